@@ -1,0 +1,83 @@
+"""SDRS keeps the state of training jobs alive.
+
+::
+
+    cluster = sdrs.connect("sdrs://127.0.0.1:7070")        # or SDRS_URL
+    checkpoints = cluster.checkpoints("llm-7b")             # one job's history
+    saving = checkpoints.save(step=1000, state=state)       # returns once the state is copied
+    saving.wait()                                           # durable, or raises what went wrong
+    state = checkpoints.restore()                           # the newest that can be restored, verified
+
+``sdrs.aio`` is the async twin; ``sdrs.errors`` has every error. Importing this package loads neither gRPC nor numpy: that
+happens with the first ``connect`` and the first ``save``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from sdrs import errors
+from sdrs.errors import RestoreWarning, SdrsError
+
+if TYPE_CHECKING:
+    from sdrs import aio as aio
+    from sdrs.checkpoints import Checkpoints as Checkpoints
+    from sdrs.cluster import Cluster as Cluster
+    from sdrs.cluster import connect as connect
+    from sdrs.saving import Progress as Progress
+    from sdrs.saving import Saving as Saving
+    from sdrs.views import ClusterInfo as ClusterInfo
+    from sdrs.views import JobInfo as JobInfo
+    from sdrs.views import PoolInfo as PoolInfo
+    from sdrs.views import Verification as Verification
+    from sdrs_core.checkpoints import Save as Checkpoint
+    from sdrs_core.levels import Level as Level
+
+# Where each public name lives; it is imported when it is first used.
+_HOMES = {
+    "Checkpoint": ("sdrs_core.checkpoints", "Save"),
+    "Checkpoints": ("sdrs.checkpoints", "Checkpoints"),
+    "Cluster": ("sdrs.cluster", "Cluster"),
+    "ClusterInfo": ("sdrs.views", "ClusterInfo"),
+    "JobInfo": ("sdrs.views", "JobInfo"),
+    "Level": ("sdrs_core.levels", "Level"),
+    "PoolInfo": ("sdrs.views", "PoolInfo"),
+    "Progress": ("sdrs.saving", "Progress"),
+    "Saving": ("sdrs.saving", "Saving"),
+    "Verification": ("sdrs.views", "Verification"),
+    "aio": ("sdrs.aio", ""),
+    "connect": ("sdrs.cluster", "connect"),
+}
+
+__all__ = [
+    "Checkpoint",
+    "Checkpoints",
+    "Cluster",
+    "ClusterInfo",
+    "JobInfo",
+    "Level",
+    "PoolInfo",
+    "Progress",
+    "RestoreWarning",
+    "Saving",
+    "SdrsError",
+    "Verification",
+    "aio",
+    "connect",
+    "errors",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sdrs' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    found = importlib.import_module(module)
+    value = getattr(found, attribute) if attribute else found
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

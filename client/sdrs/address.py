@@ -1,0 +1,52 @@
+"""Where a cluster is: ``sdrs://host:port[,host:port]``."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from sdrs_core.errors import InvalidArgumentError
+
+DEFAULT_URL = "sdrs://127.0.0.1:7070"
+DEFAULT_PORT = 7070
+_SCHEME = "sdrs://"
+# A name, an IPv4 address or an IPv6 address in brackets; then perhaps a port.
+_ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?\Z")
+
+
+def cluster_url(given: str | None) -> str:
+    """What the caller gave, else SDRS_URL, else the cluster that ``sdrs up`` starts on this machine."""
+    return given or os.environ.get("SDRS_URL", "") or DEFAULT_URL
+
+
+def parse_url(url: str) -> tuple[str, ...]:
+    """The controllers' addresses as ``host:port``, in the order in which they are tried."""
+    if not isinstance(url, str) or not url.startswith(_SCHEME):
+        raise _malformed(url, f"it does not start with {_SCHEME}")
+    rest = url[len(_SCHEME) :].removesuffix("/")
+    if "/" in rest:
+        raise _malformed(url, "it has a path: jobs are named with checkpoints(job), steps with save and restore")
+    return tuple(_parse_address(url, part) for part in rest.split(","))
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` for a socket; brackets of an IPv6 address are taken off."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _parse_address(url: str, part: str) -> str:
+    match = _ADDRESS.match(part)
+    if match is None:
+        raise _malformed(url, f"{part!r} is not host:port" if part else "a host is missing")
+    port = int(match["port"] or DEFAULT_PORT)
+    if not 1 <= port <= 65535:
+        raise _malformed(url, f"port {port} does not exist")
+    return f"{match['host']}:{port}"
+
+
+def _malformed(url: object, what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{url!r} is not the address of a cluster: {what}. Use sdrs://host:port, or sdrs://host1:port,host2:port with several "
+        "controllers"
+    )

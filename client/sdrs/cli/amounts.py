@@ -1,0 +1,73 @@
+"""Bytes, durations and times: how they are written and read on the command line."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import click
+
+from sdrs_core.errors import InvalidArgumentError
+from sdrs_core.ids import check_step
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"(\d+)([smhdw]?)\Z")
+_CODE = re.compile(r"(\d+)\+(\d+)\Z")
+
+
+def format_bytes(count: float) -> str:
+    size = float(count)
+    for unit in _BYTE_UNITS:
+        # 1023.96 would be rounded to 1024.0: that belongs to the next unit.
+        if size < 1023.95 or unit == _BYTE_UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+def format_duration(seconds: float) -> str:
+    """Two units at most: ``45s``, ``3m 20s``, ``2h 5m``, ``6d 4h``."""
+    whole = max(0, int(seconds))
+    parts: list[tuple[int, str]] = []
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        if whole >= length or parts:
+            parts.append((whole // length, unit))
+            whole %= length
+    return " ".join(f"{count}{unit}" for count, unit in parts[:2] if count) or "0s"
+
+
+def format_time(unix_ms: int) -> str | None:
+    """ISO 8601 in UTC, to the millisecond; None for a time that has not come."""
+    if not unix_ms:
+        return None
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def format_age(unix_ms: int, now_unix_ms: int) -> str:
+    return f"{format_duration((now_unix_ms - unix_ms) / 1000)} ago" if unix_ms else "-"
+
+
+def duration(text: str) -> int:
+    """Seconds from ``90s 15m 12h 7d 2w``, or from plain seconds."""
+    match = _DURATION.match(text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is not a duration: use 90s, 15m, 12h, 7d or 2w")
+    return int(match[1]) * _SECONDS_OF_UNIT[match[2] or "s"]
+
+
+def erasure_code(text: str) -> tuple[int, int]:
+    """``K+M``: K data and M parity fragments."""
+    match = _CODE.match(text)
+    if match is None or not int(match[1]) or not int(match[2]):
+        raise click.BadParameter(f"{text!r} is not a code: use K+M, as in 4+2 (4 data and 2 parity fragments)")
+    return int(match[1]), int(match[2])
+
+
+def step_number(text: str) -> int:
+    try:
+        return check_step(int(text))
+    except InvalidArgumentError as error:
+        raise click.BadParameter(error.message) from None
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a step: a whole number from 0 on is expected") from None

@@ -1,0 +1,129 @@
+"""Daemons of this machine as processes: found by their command line, started detached, stopped gently, then not."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from sdrs.cli.local_layout import Daemon
+
+_MODULE = "sdrs_storaged"
+
+
+# Imported by the daemon as soon as it starts; without them its log would say so, but nobody likes to look there first.
+_SERVER_MODULES = (_MODULE, "pydantic", "structlog", "prometheus_client", "grpc_health")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    name: str
+    config: Path
+    pid: int
+
+
+def find_processes(directory: Path) -> list[Process]:
+    """The daemons that run now with a configuration in this folder.
+
+    The process table is asked instead of run.json: that one is stale after a kill -9, and absent while a daemon starts
+    or hangs.
+    """
+    found = []
+    for entry in os.listdir("/proc"):
+        config = _config_of(int(entry)) if entry.isdigit() else None
+        if config is not None and config.parent == directory:
+            found.append(Process(config.stem, config, int(entry)))
+    return sorted(found, key=lambda process: process.name)
+
+
+def _config_of(pid: int) -> Path | None:
+    """The configuration file of a daemon; None for any other process."""
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        if _MODULE not in arguments or "--config" not in arguments:
+            return None
+        # A container's daemon may have the same path and is visible from its host, but it is not the same file.
+        if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
+            return None
+        return Path(arguments[arguments.index("--config") + 1])
+    except OSError:
+        return None
+
+
+def missing_modules() -> list[str]:
+    return [module for module in _SERVER_MODULES if find_spec(module) is None]
+
+
+def start(daemon: Daemon) -> subprocess.Popen[bytes]:
+    """It outlives us: a session of its own, no terminal, its words in its log."""
+    daemon.write_config()
+    with daemon.log.open("ab") as log:
+        return subprocess.Popen(
+            # -P: what lies in the working folder must not be imported.
+            [sys.executable, "-P", "-m", _MODULE, "--config", str(daemon.config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=daemon.dir,
+            start_new_session=True,
+        )
+
+
+def stop(processes: Iterable[Process], grace_seconds: float) -> list[Process]:
+    """SIGTERM to all, wait for them to drain, SIGKILL what is left; those that had to be killed."""
+    handles = {}
+    try:
+        for process in processes:
+            # The handle is opened before the last look: the pid cannot pass to somebody else in between.
+            try:
+                handle = os.pidfd_open(process.pid)
+            except ProcessLookupError:
+                continue
+            if _config_of(process.pid) != process.config:
+                os.close(handle)
+                continue
+            handles[handle] = process
+            _signal(handle, signal.SIGTERM)
+        stubborn = _wait_for_exit(set(handles), grace_seconds)
+        for handle in stubborn:
+            _signal(handle, signal.SIGKILL)
+        _wait_for_exit(stubborn, grace_seconds)
+        return [handles[handle] for handle in stubborn]
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def _signal(handle: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it went by itself
+        signal.pidfd_send_signal(handle, number)
+
+
+def _wait_for_exit(handles: set[int], timeout_seconds: float) -> set[int]:
+    """Those that still run when the time is over."""
+    deadline = time.monotonic() + timeout_seconds
+    running = set(handles)
+    while running and (left := deadline - time.monotonic()) > 0:
+        # A pidfd becomes readable when its process ends.
+        ended, _, _ = select.select(list(running), [], [], left)
+        running.difference_update(ended)
+    return running
+
+
+def log_tail(daemon: Daemon, line_count: int) -> str:
+    try:
+        with daemon.log.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - 16384))
+            lines = log.read().decode(errors="replace").splitlines()
+    except OSError as error:
+        return f"(its log cannot be read: {error})"
+    return "\n".join(f"  {line}" for line in lines[-line_count:]) or "  (its log is empty)"

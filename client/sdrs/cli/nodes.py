@@ -1,0 +1,126 @@
+"""``sdrs node``: the machines and their disks."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from sdrs.cli.amounts import format_age, format_bytes
+from sdrs.cli.completion import complete_node
+from sdrs.cli.connection import open_cluster
+from sdrs.cli.output import Column, Listing, emit_facts, emit_json, emit_listing, emit_note
+from sdrs.cli.records import node_record
+from sdrs.cli.settings import Settings, VerbGroup, pass_settings
+from sdrs_core.cluster import Disk, Node
+
+
+@click.group(cls=VerbGroup, examples="sdrs node list\nsdrs node show node-1")
+def node() -> None:
+    """See the nodes: where they are, whether they are up, how full."""
+
+
+@node.command(
+    "list", examples="sdrs node list\nsdrs node list -o json | jq -r '.[] | select(.state == \"down\") | .id'"
+)
+@pass_settings
+def list_nodes(settings: Settings) -> None:
+    """List the nodes of the cluster."""
+    with open_cluster(settings) as cluster:
+        nodes = cluster.nodes()
+    if settings.is_json:
+        emit_json([node_record(node) for node in nodes])
+    else:
+        emit_listing(settings, node_listing(nodes))
+
+
+@node.command("show", examples="sdrs node show node-1\nsdrs node show node-1 -o json")
+@click.argument("node_id", metavar="NODE", shell_complete=complete_node)
+@pass_settings
+def show_node(settings: Settings, node_id: str) -> None:
+    """Show one node with its disks."""
+    with open_cluster(settings) as cluster:
+        found = cluster.node(node_id)
+    if settings.is_json:
+        emit_json(node_record(found))
+        return
+    now_unix_ms = int(time.time() * 1000)
+    emit_facts(
+        settings,
+        {
+            "node": found.id,
+            "state": found.state.value,
+            "address": found.endpoints.grpc,
+            "data address": found.endpoints.data,
+            "metrics": found.endpoints.metrics,
+            "domain": found.domain,
+            "host": found.endpoints.host,
+            "pid": str(found.pid),
+            "version": found.version,
+            "last seen": format_age(found.last_seen_unix_ms, now_unix_ms),
+        },
+    )
+    emit_note(settings, "")
+    emit_listing(settings, _disk_listing(found.disks))
+
+
+def node_listing(nodes: list[Node]) -> Listing:
+    columns = [
+        Column("NODE"),
+        Column("STATE"),
+        Column("ADDRESS"),
+        Column("DOMAIN"),
+        Column("PID", is_number=True),
+        Column("DISKS", is_number=True),
+        Column("USED", is_number=True),
+        Column("CAPACITY", is_number=True),
+        Column("FILL"),
+    ]
+    rows = []
+    for node in nodes:
+        used, capacity = sum(disk.used_bytes for disk in node.disks), sum(disk.capacity_bytes for disk in node.disks)
+        rows.append(
+            (
+                node.id,
+                node.state.value,
+                node.endpoints.grpc,
+                node.domain,
+                str(node.pid or ""),
+                str(len(node.disks)),
+                format_bytes(used),
+                format_bytes(capacity),
+                fill(used, capacity),
+            )
+        )
+    return Listing(columns, rows, "no node has joined yet")
+
+
+def fill(used_bytes: int, capacity_bytes: int) -> str:
+    return f"{100 * used_bytes / capacity_bytes:.0f} %" if capacity_bytes else "-"
+
+
+def _disk_listing(disks: tuple[Disk, ...]) -> Listing:
+    columns = [
+        Column("DISK"),
+        Column("STATE"),
+        Column("USED", is_number=True),
+        Column("CAPACITY", is_number=True),
+        Column("FILL", is_number=True),
+        Column("FRAGMENTS", is_number=True),
+        Column("PATH", folds=True),
+        Column("DETAIL", folds=True),
+    ]
+    rows = [
+        (
+            disk.id[:8],
+            disk.state.value,
+            format_bytes(disk.used_bytes),
+            format_bytes(disk.capacity_bytes),
+            fill(disk.used_bytes, disk.capacity_bytes),
+            str(disk.fragment_count),
+            disk.path,
+            disk.detail,
+        )
+        for disk in disks
+    ]
+    return Listing(columns, rows, "it has no disks")

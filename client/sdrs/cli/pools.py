@@ -1,0 +1,179 @@
+"""``sdrs pool``: named policies, and what they keep."""
+
+from __future__ import annotations
+
+import click
+
+from sdrs.cli.amounts import duration, erasure_code, format_duration
+from sdrs.cli.completion import complete_pool
+from sdrs.cli.confirm import confirm
+from sdrs.cli.connection import open_cluster
+from sdrs.cli.output import Column, Listing, emit_facts, emit_json, emit_listing, emit_note
+from sdrs.cli.records import pool_record
+from sdrs.cli.settings import F, Settings, VerbGroup, pass_settings, yes_option
+from sdrs_core.cluster import Pool, Retention
+from sdrs_core.levels import Level
+
+_LEVELS = click.Choice([level.name for level in Level if level is not Level.NONE], case_sensitive=False)
+_COUNT = click.IntRange(min=0)
+
+
+@click.group(cls=VerbGroup, examples="sdrs pool create nightly --level L1 --keep-last 5\nsdrs pool list")
+def pool() -> None:
+    """Create and change pools: level, redundancy, retention."""
+
+
+def _retention_options(function: F) -> F:
+    for option in (
+        click.option(
+            "--max-age", type=duration, metavar="AGE", help="Delete older ones, as 12h or 7d; 0 turns it off."
+        ),
+        click.option(
+            "--keep-every", type=_COUNT, metavar="STEPS", help="Keep steps divisible by this; 0 turns it off."
+        ),
+        click.option("--keep-last", type=_COUNT, metavar="N", help="Keep the newest N of each job; 0 turns it off."),
+    ):
+        function = option(function)
+    return function
+
+
+@pool.command(
+    "create",
+    examples="""
+    sdrs pool create fast --level L1
+    sdrs pool create nightly --level L1 --keep-last 5 --keep-every 10000 --max-age 30d
+    """,
+)
+@click.argument("name")
+@click.option("--level", type=_LEVELS, required=True, help="What failure the data survives.")
+@click.option("--mirrors", type=click.IntRange(min=1), metavar="N", help="Whole copies (L2).")
+@click.option("--ec", type=erasure_code, metavar="K+M", help="Erasure code (L3), as 4+2.")
+@_retention_options
+@pass_settings
+def create(
+    settings: Settings,
+    name: str,
+    level: str,
+    mirrors: int | None,
+    ec: tuple[int, int] | None,
+    keep_last: int | None,
+    keep_every: int | None,
+    max_age: int | None,
+) -> None:
+    """Create a pool.
+
+    Whatever the policy says, the newest good checkpoint of a job and those on hold are never deleted.
+    """
+    with open_cluster(settings) as cluster:
+        made = cluster.create_pool(
+            name,
+            level,
+            mirrors=mirrors or 1,
+            ec=ec,
+            keep_last=keep_last or 0,
+            keep_every_steps=keep_every or 0,
+            max_age_seconds=max_age or 0,
+        )
+    _emit_changed(settings, made, f'pool "{made.name}" is created: {made.level}, keeps {keeps(made.retention)}')
+
+
+@pool.command("list", examples="sdrs pool list\nsdrs pool list -o json")
+@pass_settings
+def list_pools(settings: Settings) -> None:
+    """List the pools."""
+    with open_cluster(settings) as cluster:
+        pools = cluster.pools()
+    if settings.is_json:
+        emit_json([pool_record(pool) for pool in pools])
+    else:
+        emit_listing(settings, pool_listing(pools))
+
+
+@pool.command("show", examples="sdrs pool show default")
+@click.argument("name", shell_complete=complete_pool)
+@pass_settings
+def show(settings: Settings, name: str) -> None:
+    """Show one pool and its policy."""
+    with open_cluster(settings) as cluster:
+        found = cluster.pool(name)
+    if settings.is_json:
+        emit_json(pool_record(found))
+        return
+    emit_facts(
+        settings,
+        {"pool": found.name, "level": str(found.level), "stores": stores(found), "keeps": keeps(found.retention)},
+    )
+
+
+@pool.command(
+    "set",
+    examples="""
+    sdrs pool set nightly --keep-last 10
+    sdrs pool set nightly --max-age 0          no limit of age any more
+    """,
+)
+@click.argument("name", shell_complete=complete_pool)
+@click.option("--level", type=_LEVELS, help="What failure the data survives.")
+@_retention_options
+@pass_settings
+def set_policy(
+    settings: Settings, name: str, level: str | None, keep_last: int | None, keep_every: int | None, max_age: int | None
+) -> None:
+    """Change a pool's policy; what is not named stays as it is."""
+    if all(value is None for value in (level, keep_last, keep_every, max_age)):
+        raise click.UsageError("nothing to change: name at least one of --level, --keep-last, --keep-every, --max-age")
+    with open_cluster(settings) as cluster:
+        changed = cluster.update_pool(
+            name, level=level, keep_last=keep_last, keep_every_steps=keep_every, max_age_seconds=max_age
+        )
+    _emit_changed(
+        settings, changed, f'pool "{changed.name}" is changed: {changed.level}, keeps {keeps(changed.retention)}'
+    )
+
+
+@pool.command("delete", examples="sdrs pool delete old\nsdrs pool delete old --yes")
+@click.argument("name", shell_complete=complete_pool)
+@yes_option
+@pass_settings
+def delete(settings: Settings, name: str, yes: bool) -> None:
+    """Delete a pool. One that still holds checkpoints is refused."""
+    with open_cluster(settings) as cluster:
+        found = cluster.pool(name)
+        confirm(f'This deletes the pool "{found.name}" and its policy.', yes=yes, retype=found.name)
+        cluster.delete_pool(name)
+    if settings.is_json:
+        emit_json(pool_record(found))
+    else:
+        emit_note(settings, f'pool "{name}" is deleted')
+
+
+def _emit_changed(settings: Settings, pool: Pool, words: str) -> None:
+    if settings.is_json:
+        emit_json(pool_record(pool))
+    else:
+        emit_note(settings, words)
+
+
+def pool_listing(pools: list[Pool]) -> Listing:
+    columns = [Column("POOL"), Column("LEVEL"), Column("STORES"), Column("KEEPS", folds=True)]
+    rows = [(pool.name, str(pool.level), stores(pool), keeps(pool.retention)) for pool in pools]
+    return Listing(columns, rows, "there are no pools: make one with `sdrs pool create`")
+
+
+def stores(pool: Pool) -> str:
+    if pool.parity_fragments:
+        return f"{pool.data_fragments}+{pool.parity_fragments} erasure code"
+    return "one copy" if pool.mirrors == 1 else f"{pool.mirrors} copies"
+
+
+def keeps(retention: Retention) -> str:
+    if retention.keeps_all:
+        return "everything"
+    rules = []
+    if retention.keep_last:
+        rules.append(f"the last {retention.keep_last}")
+    if retention.keep_every_steps:
+        rules.append(f"every {retention.keep_every_steps} steps")
+    if retention.max_age_seconds:
+        rules.append(f"nothing older than {format_duration(retention.max_age_seconds)}")
+    return ", ".join(rules)

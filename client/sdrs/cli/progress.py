@@ -1,0 +1,33 @@
+"""Progress of transfers: a bar on stderr for people, nothing for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sdrs.cli.output import make_console
+from sdrs.cli.settings import Settings
+
+Advance = Callable[[int, int], None]
+
+
+@contextmanager
+def byte_bar(settings: Settings, title: str) -> Iterator[Advance]:
+    """Yields the function to call with (bytes done, bytes in total)."""
+    if not settings.shows_progress:
+        yield lambda done_bytes, total_bytes: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    # Transient: once done, the answer itself says all that matters.
+    with Progress(*columns, console=make_console(settings, stderr=True), transient=True) as bar:
+        # Descriptions may hold names from the user: they are not markup.
+        task = bar.add_task(title.replace("[", "\\["), total=None)
+        yield lambda done_bytes, total_bytes: bar.update(task, completed=done_bytes, total=total_bytes or None)

@@ -1,0 +1,105 @@
+"""What programs read: the cluster's values as JSON objects. Names here are a promise; add, never rename."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sdrs.cli.amounts import format_time
+from sdrs_core.checkpoints import Save, Shard
+from sdrs_core.cluster import Disk, Group, Node, Pool
+
+Record = dict[str, Any]
+
+
+def node_record(node: Node) -> Record:
+    return {
+        "id": node.id,
+        "address": node.endpoints.grpc,
+        "state": node.state.value,
+        "domain": node.domain,
+        "pid": node.pid,
+        "host": node.endpoints.host,
+        "data_address": node.endpoints.data,
+        "metrics_address": node.endpoints.metrics,
+        "version": node.version,
+        "last_seen": format_time(node.last_seen_unix_ms),
+        "disks": [disk_record(disk) for disk in node.disks],
+    }
+
+
+def disk_record(disk: Disk) -> Record:
+    return {
+        "id": disk.id,
+        "path": disk.path,
+        "state": disk.state.value,
+        "capacity_bytes": disk.capacity_bytes,
+        "used_bytes": disk.used_bytes,
+        "fragment_count": disk.fragment_count,
+        "detail": disk.detail,
+    }
+
+
+def group_record(group: Group) -> Record:
+    return {
+        "id": group.id,
+        "pool": group.pool,
+        "epoch": group.epoch,
+        "primary": group.primary,
+        "members": list(group.members),
+    }
+
+
+def pool_record(pool: Pool) -> Record:
+    return {
+        "name": pool.name,
+        "level": str(pool.level),
+        "mirrors": pool.mirrors,
+        "data_fragments": pool.data_fragments,
+        "parity_fragments": pool.parity_fragments,
+        "keep_last": pool.retention.keep_last,
+        "keep_every_steps": pool.retention.keep_every_steps,
+        "max_age_seconds": pool.retention.max_age_seconds,
+    }
+
+
+def checkpoint_record(save: Save) -> Record:
+    return {
+        "job": save.job,
+        "step": save.step,
+        "state": save.state.value,
+        "level": str(save.level),
+        "size_bytes": save.size_bytes,
+        "attempt": save.attempt,
+        "world_size": save.world_size,
+        "held": save.held,
+        "damage": save.damage,
+        "created": format_time(save.created_unix_ms),
+        "committed": format_time(save.committed_unix_ms),
+        "ended": format_time(save.ended_unix_ms),
+        "pool": save.pool,
+        "kind": save.kind.value,
+        "note": save.note,
+        "save_id": save.save_id,
+    }
+
+
+def shard_record(shard: Shard) -> Record:
+    return {
+        "rank": shard.rank,
+        "kind": shard.kind.value,
+        "size_bytes": shard.size_bytes,
+        "content_hash": shard.content_hash,
+        "nodes": shard_nodes([shard]),
+        "blobs": [
+            {"id": b.id, "ordinal": b.ordinal, "size_bytes": b.size_bytes, "hash": b.hash, "code": b.code}
+            for b in shard.blobs
+        ],
+    }
+
+
+def shard_nodes(shards: Iterable[Shard]) -> list[str]:
+    """The nodes that hold something of these shards."""
+    return sorted(
+        {holder.node_id for shard in shards for blob in shard.blobs for holder in blob.holders if not holder.dropping}
+    )

@@ -1,0 +1,81 @@
+"""The command ``sdrs``: its verbs, and what happens around each of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+import click
+
+from sdrs.cli import failures
+from sdrs.cli.checkpoints import ckpt
+from sdrs.cli.completion import completion
+from sdrs.cli.doctor import doctor
+from sdrs.cli.nodes import node
+from sdrs.cli.output import emit_json
+from sdrs.cli.pools import pool
+from sdrs.cli.settings import Settings, Verb, VerbGroup, pass_settings, settings_from_environment
+from sdrs.cli.status import status
+from sdrs.cli.up import down, up
+
+
+class Root(VerbGroup):
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run one command and exit: every way out of the program leads through here."""
+        settings = settings_from_environment()
+        try:
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, obj=settings, **extra)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            failures.silence_stdout()
+            code = failures.FAILED
+        except Exception as error:
+            code = failures.report(error, settings)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+EXAMPLES = """
+sdrs up                                  start a cluster on this machine
+sdrs status                              how it is
+sdrs ckpt push llm-7b 1000 out/          save a folder as a checkpoint
+sdrs ckpt list llm-7b -o json            for programs
+sdrs ckpt pull llm-7b restored/          the newest one, verified, back as files
+"""
+
+
+@click.group(
+    cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, examples=EXAMPLES
+)
+def root() -> None:
+    """Keep the state of GPU training jobs alive: clusters, pools and checkpoints.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 degraded or partial, 4 refused as unsafe, 5 not allowed, 6 unreachable.
+    """
+
+
+@click.command(cls=Verb, examples="sdrs version\nsdrs version -o json")
+@pass_settings
+def version(settings: Settings) -> None:
+    """Print the version of this command line."""
+    try:
+        number = metadata.version("sdrs")
+    except metadata.PackageNotFoundError:
+        number = "0+source"  # run from a checkout that was never installed
+    if settings.is_json:
+        emit_json({"version": number, "python": sys.version.split()[0]})
+    else:
+        click.echo(f"sdrs {number}")
+
+
+for verb in (up, down, status, doctor, pool, node, ckpt, completion, version):
+    root.add_command(verb)

@@ -1,0 +1,153 @@
+"""``sdrs status``: the whole cluster on one screen."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from sdrs.cli import failures
+from sdrs.cli.amounts import format_age, format_bytes
+from sdrs.cli.connection import find_url, open_cluster
+from sdrs.cli.health import Health, JobHealth, collect, health_record, problems, warnings
+from sdrs.cli.nodes import node_listing
+from sdrs.cli.output import (
+    Column,
+    Listing,
+    draw_facts,
+    draw_listing,
+    emit_json,
+    make_console,
+    plain_facts,
+    plain_listing,
+)
+from sdrs.cli.pools import pool_listing
+from sdrs.cli.settings import Settings, Verb, pass_settings
+from sdrs_core.errors import DeadlineExceededError, UnavailableError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from sdrs import Cluster
+
+_REFRESH_SECONDS = 2.0
+_JOBS_SHOWN = 20
+
+
+@click.command(
+    cls=Verb,
+    examples="""
+    sdrs status
+    sdrs status -w                          live, until Ctrl-C
+    sdrs status -o json | jq .problems
+    """,
+)
+@click.option("-w", "--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@click.pass_context
+@pass_settings
+def status(settings: Settings, context: click.Context, watch: bool) -> None:
+    """Show how the cluster is, and what is wrong.
+
+    Exits with 0 if all is well, 3 if it is degraded (a node down, a disk lost, a checkpoint damaged), 6 if unreachable.
+    """
+    url, _ = find_url(settings)
+    with open_cluster(settings) as cluster:
+        if watch:
+            if not settings.is_interactive:
+                raise click.UsageError("-w needs a terminal and no -o json: call `sdrs status` again and again instead")
+            _watch(settings, cluster, url)
+        health = collect(cluster, url)
+    if settings.is_json:
+        emit_json(health_record(health))
+    elif settings.is_interactive:
+        make_console(settings).print(_draw(health))
+    else:
+        click.echo("\n".join(_plain(health)))
+    if problems(health):
+        context.exit(failures.DEGRADED)
+
+
+def _watch(settings: Settings, cluster: Cluster, url: str) -> None:
+    """Until Ctrl-C. A cluster that goes away is shown as such and watched on: that is when one looks."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    shown: RenderableType = Text("asking …", style="bright_black")
+    with Live(shown, console=make_console(settings), screen=True, auto_refresh=False) as live:
+        while True:
+            try:
+                shown = _draw(collect(cluster, url))
+            except (UnavailableError, DeadlineExceededError) as error:
+                shown = Group(Text(f"cannot be reached: {error.message}\n", style="bold red"), shown)
+            foot = Text(
+                f"\n{time.strftime('%H:%M:%S')}, every {_REFRESH_SECONDS:g} s, Ctrl-C ends", style="bright_black"
+            )
+            live.update(Group(shown, foot), refresh=True)
+            time.sleep(_REFRESH_SECONDS)
+
+
+def _facts(health: Health) -> dict[str, str]:
+    used = sum(disk.used_bytes for node in health.nodes for disk in node.disks)
+    capacity = sum(disk.capacity_bytes for node in health.nodes for disk in node.disks)
+    return {
+        "cluster": health.info.cluster_id,
+        "state": "degraded" if problems(health) else "healthy",
+        "version": health.info.version,
+        "controller": f"{health.url} (pid {health.info.controller_pid}, term {health.info.term})",
+        "stored": f"{format_bytes(used)} of {format_bytes(capacity)}",
+        "saves": f"{health.info.pending_save_count} pending, {health.info.trash_count} in the trash",
+    }
+
+
+def _listings(health: Health) -> dict[str, Listing]:
+    return {
+        "nodes": node_listing(health.nodes),
+        "pools": pool_listing(health.pools),
+        "jobs": _job_listing(health.jobs),
+    }
+
+
+def _job_listing(jobs: list[JobHealth]) -> Listing:
+    now_unix_ms = int(time.time() * 1000)
+    columns = [
+        Column("JOB"),
+        Column("NEWEST", is_number=True),
+        Column("LEVEL"),
+        Column("SIZE", is_number=True),
+        Column("AGE"),
+        Column("ATTEMPT", is_number=True),
+    ]
+    rows = []
+    for job in jobs[:_JOBS_SHOWN]:
+        newest = job.newest
+        if newest is None:
+            rows.append((job.name, "none yet", "", "", "", str(job.attempt)))
+        else:
+            age = format_age(newest.committed_unix_ms, now_unix_ms)
+            size = format_bytes(newest.size_bytes)
+            rows.append((job.name, f"step {newest.step}", str(newest.level), size, age, str(job.attempt)))
+    if len(jobs) > _JOBS_SHOWN:
+        rows.append((f"… {len(jobs) - _JOBS_SHOWN} more", "", "", "", "", ""))
+    return Listing(columns, rows, "no job has saved yet")
+
+
+def _draw(health: Health) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [draw_facts(_facts(health))]
+    for title, listing in _listings(health).items():
+        parts += [Text(f"\n{title}", style="bold underline"), draw_listing(listing)]
+    for words, style in [(problems(health), "bold red"), (warnings(health), "yellow")]:
+        parts += [Text(f"! {line}", style=style) for line in words]
+    return Group(*parts)
+
+
+def _plain(health: Health) -> list[str]:
+    lines = plain_facts(_facts(health))
+    for listing in _listings(health).values():
+        lines += ["", *plain_listing(listing)]
+    notes = [f"problem: {line}" for line in problems(health)] + [f"warning: {line}" for line in warnings(health)]
+    return [*lines, *([""] if notes else []), *notes]

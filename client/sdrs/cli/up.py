@@ -1,0 +1,123 @@
+"""``sdrs up`` and ``sdrs down``: a cluster on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from sdrs.cli.confirm import confirm
+from sdrs.cli.local_cluster import Wish, bring_up, take_down
+from sdrs.cli.local_layout import DEFAULT_NODE_COUNT, DEFAULT_PORT, default_dir
+from sdrs.cli.output import emit_json, emit_note, emit_warning, make_console
+from sdrs.cli.pointer import read_pointer
+from sdrs.cli.settings import Settings, Verb, dir_option, pass_settings, yes_option
+
+# Each is a process of some 60 MiB: beyond this one machine shows nothing new.
+_NODE_COUNT = click.IntRange(1, 64)
+_DISK_COUNT = click.IntRange(1, 64)
+
+
+@contextmanager
+def _spinner(settings: Settings) -> Iterator[Callable[[str], None]]:
+    if not settings.shows_progress:
+        yield lambda text: None
+        return
+    with make_console(settings, stderr=True).status("") as status:
+        yield lambda text: status.update(text)
+
+
+@click.command(
+    cls=Verb,
+    examples="""
+    sdrs up                          three nodes, controller on 127.0.0.1:7070
+    sdrs up --nodes 5                two more nodes, if three are running
+    sdrs up --dir /scratch/sdrs --port 0     elsewhere, on any free port
+    """,
+)
+@click.option("--nodes", type=_NODE_COUNT, metavar="N", help=f"How many nodes ({DEFAULT_NODE_COUNT}).")
+@dir_option("Where the cluster lives: SDRS_HOME, or ~/.local/share/sdrs.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="P", help=f"The controller's ({DEFAULT_PORT}); 0: any free."
+)
+@click.option("--disks-per-node", type=_DISK_COUNT, metavar="N", default=1, help="Data folders of each new node (1).")
+@pass_settings
+def up(settings: Settings, nodes: int | None, directory: Path | None, port: int | None, disks_per_node: int) -> None:
+    """Start a cluster on this machine: a controller and a few nodes.
+
+    They stay up after this command ends, until `sdrs down`. Run again, it starts what has died and adds nodes; it never
+    removes any. Data is kept between runs.
+    """
+    folder = directory or default_dir()
+    with _spinner(settings) as tell:
+        outcome = bring_up(folder, Wish(nodes, port, disks_per_node), tell)
+    if settings.is_json:
+        emit_json(
+            {"url": outcome.url, "dir": str(outcome.dir), "nodes": outcome.node_count, "started": outcome.started}
+        )
+        return
+    if not outcome.started:
+        emit_note(settings, f"already running: a controller and {outcome.node_count} nodes at {outcome.url}")
+    else:
+        emit_note(settings, f"started {', '.join(outcome.started)}")
+        emit_note(settings, f"running: a controller and {outcome.node_count} nodes at {outcome.url}")
+    if nodes is not None and nodes < outcome.node_count:
+        emit_warning(settings, f"the cluster has {outcome.node_count} nodes: `up` adds nodes but never removes any")
+    emit_note(
+        settings,
+        f"""data and logs: {outcome.dir}
+
+next:  sdrs status
+       python -c 'import sdrs; print(sdrs.connect("{outcome.url}").info())'
+       sdrs ckpt push my-job 1 some/folder
+       sdrs down""",
+    )
+
+
+@click.command(
+    cls=Verb,
+    examples="""
+    sdrs down                        stop it; `sdrs up` brings it back with its data
+    sdrs down --purge                stop it and delete all its data
+    """,
+)
+@dir_option("Where the cluster lives, if not the one that is running.")
+@click.option("--purge", is_flag=True, help="Delete its data too, for good.")
+@yes_option
+@pass_settings
+def down(settings: Settings, directory: Path | None, purge: bool, yes: bool) -> None:
+    """Stop the cluster on this machine. Its data is kept.
+
+    Daemons finish what they are writing; one that does not end within 15 seconds is killed, which is safe: what was
+    acknowledged is on disk.
+    """
+    folder = _running_dir(directory)
+    if purge:
+        confirm(f"This deletes every checkpoint of the cluster in {folder}, for good.", yes=yes)
+    with _spinner(settings) as tell:
+        tell("waiting for the daemons to finish")
+        outcome = take_down(folder, delete_data=purge)
+    if settings.is_json:
+        emit_json({"dir": str(folder), "stopped": outcome.stopped, "killed": outcome.killed, "purged": outcome.purged})
+        return
+    if outcome.stopped:
+        emit_note(settings, f"stopped {', '.join(outcome.stopped)}")
+    else:
+        emit_note(settings, f"nothing is running in {folder}")
+    if outcome.killed:
+        emit_warning(settings, f"{', '.join(outcome.killed)} did not end in time and had to be killed")
+    if outcome.purged:
+        emit_note(settings, f"deleted all data in {folder}")
+    if outcome.left:
+        emit_warning(settings, f"left alone, not written by SDRS: {', '.join(str(path) for path in outcome.left)}")
+
+
+def _running_dir(directory: Path | None) -> Path:
+    """--dir, else SDRS_HOME, else where `sdrs up` was last used, else the default."""
+    if directory is not None:
+        return directory
+    pointer = read_pointer()
+    return pointer.dir if pointer is not None and not os.environ.get("SDRS_HOME") else default_dir()

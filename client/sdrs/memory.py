@@ -1,0 +1,21 @@
+"""Large memory: anonymous, page-aligned, in huge pages where the kernel has them."""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import suppress
+
+PAGE_BYTES = 4096
+
+
+def allocate(size_bytes: int) -> memoryview:
+    """At least ``size_bytes`` of zeroed memory, up to the end of the last page; it lives as long as a view of it does."""
+    # Private: Python's default is shared memory, which gets no huge pages and stays shared after a fork.
+    memory = mmap.mmap(-1, max(PAGE_BYTES, round_up(size_bytes)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
+
+
+def round_up(size_bytes: int) -> int:
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES

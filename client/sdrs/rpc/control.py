@@ -1,0 +1,98 @@
+"""Calls to the controllers: the active one is found by trying, and unavailability is waited out for a while.
+
+Repeating a call is safe: requests that change something carry a request id, or name a save by its id.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf.message import Message
+
+from sdrs.rpc.channels import Channels, InterruptedByForkError, call_once, stream_responses
+from sdrs_core.errors import DeadlineExceededError, SdrsError, UnavailableError
+from sdrs_proto.limits import CALL_SECONDS, MAX_PAGE_SIZE
+from sdrs_proto.services import CONTROL
+
+FIRST_PAUSE_SECONDS = 0.05
+MAX_PAUSE_SECONDS = 1.0
+
+
+class Control:
+    def __init__(self, channels: Channels, addresses: tuple[str, ...], patience_seconds: float) -> None:
+        self._channels = channels
+        self._addresses = addresses
+        self._patience_seconds = patience_seconds
+        # The address that answered last; racing threads may both move it, which costs one more try.
+        self._current = 0
+
+    def call(
+        self, method: str, request: Message, *, wait_ms: int = 0, patience_seconds: float | None = None
+    ) -> Any:
+        """Ask until a controller answers, or until they were all out of reach for ``patience_seconds``.
+
+        ``wait_ms`` is how long the controller may hold its answer back; it does not count as being out of reach.
+        """
+        patience_seconds = self._patience_seconds if patience_seconds is None else patience_seconds
+        out_of_reach_since: float | None = None
+        pauses = backoff()
+        while True:
+            started = time.monotonic()
+            try:
+                return self._ask_each(method, request, wait_ms)
+            except InterruptedByForkError:
+                continue
+            except (UnavailableError, DeadlineExceededError):
+                out_of_reach_since = started if out_of_reach_since is None else out_of_reach_since
+                pause_seconds = next(pauses)
+                if time.monotonic() + pause_seconds > out_of_reach_since + patience_seconds:
+                    raise
+                time.sleep(pause_seconds)
+
+    def _ask_each(self, method: str, request: Message, wait_ms: int) -> Any:
+        """Ask each controller once, beginning with the one that answered last."""
+        failure: SdrsError | None = None
+        for _ in self._addresses:
+            address = self._addresses[self._current % len(self._addresses)]
+            stub = self._channels.stub(address, CONTROL)
+            try:
+                return call_once(
+                    getattr(stub, method),
+                    request,
+                    timeout_seconds=CALL_SECONDS + wait_ms / 1000,
+                    peer=f"the controller at {address}",
+                    long_poll=wait_ms > 0,
+                )
+            except (UnavailableError, DeadlineExceededError) as error:
+                failure = error
+                self._current += 1
+        assert failure is not None, "a cluster has at least one controller"
+        raise failure
+
+    def stream(self, method: str, request: Message, *, timeout_seconds: float) -> Iterator[Any]:
+        address = self._addresses[self._current % len(self._addresses)]
+        stub = self._channels.stub(address, CONTROL)
+        return stream_responses(
+            getattr(stub, method), request, timeout_seconds=timeout_seconds, peer=f"the controller at {address}"
+        )
+
+    def pages(self, method: str, request: Any) -> Iterator[Any]:
+        """Every page of a list."""
+        request.page_size = request.page_size or MAX_PAGE_SIZE
+        while True:
+            page = self.call(method, request)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+
+def backoff() -> Iterator[float]:
+    """Ever longer pauses, each cut by chance: a thousand ranks must not come back in the same instant."""
+    pause_seconds = FIRST_PAUSE_SECONDS
+    while True:
+        yield pause_seconds * random.uniform(0.5, 1.0)
+        pause_seconds = min(2 * pause_seconds, MAX_PAUSE_SECONDS)

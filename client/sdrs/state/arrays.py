@@ -1,0 +1,109 @@
+"""Arrays, whatever library they come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sdrs.state.blobs import CHUNK_BYTES, Source, StoredTensor, alignment
+from sdrs.state.container import Json, is_count
+from sdrs_core.errors import CorruptDataError
+
+MAX_DIMENSIONS = 64  # numpy's limit, kept for torch too so that a hostile shape costs nothing
+KINDS = frozenset({"numpy", "torch", "bytes"})
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """What an array is, apart from its bytes: enough to make it again.
+
+    ``dtype`` is the library's own name (a list of fields for numpy's structured ones); ``device`` is kept as a note,
+    arrays are restored to the CPU.
+    """
+
+    kind: str
+    dtype: Json
+    shape: tuple[int, ...]
+    requires_grad: bool = False
+    parameter: bool = False
+    device: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        flags = {"requires_grad": self.requires_grad, "parameter": self.parameter, "device": self.device}
+        return {
+            "as": self.kind,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            **{name: value for name, value in flags.items() if value},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LiveArray:
+    """An array of the user's state, and how it is written.
+
+    Arrays of equal ``identity`` are one array under several names (tied weights): written once, restored as one object.
+    """
+
+    type: ArrayType
+    item_bytes: int
+    native_dtype: str | None  # safetensors' name of the dtype, if it has one that old readers know
+    identity: Hashable
+    source: Source
+
+    def stored(self, name: str) -> StoredTensor:
+        align_bytes = alignment(self.item_bytes)
+        if self.native_dtype is not None:
+            return StoredTensor(name, self.native_dtype, self.type.shape, align_bytes, self.source)
+        return StoredTensor(name, "U8", (*self.type.shape, self.item_bytes), align_bytes, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRecord:
+    """One line of the index: an array's type, and which tensor of which blob has its bytes."""
+
+    blob: int
+    tensor: str
+    type: ArrayType
+
+    def to_json(self) -> dict[str, Json]:
+        return {"blob": self.blob, "tensor": self.tensor, **self.type.to_json()}
+
+    @classmethod
+    def from_json(cls, record: Json, blob_count: int) -> ArrayRecord:
+        if not isinstance(record, dict):
+            raise CorruptDataError("an array in the index is not an object: restore another step")
+        blob, tensor, shape = record.get("blob"), record.get("tensor"), record.get("shape")
+        requires_grad, parameter = record.get("requires_grad", False), record.get("parameter", False)
+        kind, device = record.get("as"), record.get("device", "")
+        if not (isinstance(kind, str) and kind in KINDS and isinstance(device, str) and isinstance(tensor, str)):
+            raise CorruptDataError(f"array {str(tensor)[:80]!r} in the index is malformed: restore another step")
+        if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS or not all(is_count(size) for size in shape):
+            raise CorruptDataError(f"array {tensor[:80]!r} in the index has no valid shape: restore another step")
+        if not is_count(blob) or blob >= blob_count:
+            raise CorruptDataError(f"array {tensor[:80]!r} in the index has no valid place: restore another step")
+        if type(requires_grad) is not bool or type(parameter) is not bool:
+            raise CorruptDataError(f"array {tensor[:80]!r} in the index has malformed flags: restore another step")
+        dtype = record.get("dtype")
+        return cls(blob, tensor, ArrayType(kind, dtype, tuple(shape), requires_grad, parameter, device))
+
+
+def row_chunks(array: Any, item_bytes: int) -> Iterator[Any]:
+    """Cut an array along its leading axes into views of at most CHUNK_BYTES, in the order of its elements.
+
+    A copy of one view at a time is all the memory that a non-contiguous (or remote) array costs.
+    """
+    shape = array.shape
+    if not shape or item_bytes * math.prod(shape) <= CHUNK_BYTES:
+        yield array
+        return
+    row_bytes = item_bytes * math.prod(shape[1:])
+    if row_bytes > CHUNK_BYTES and len(shape) > 1:
+        for row in range(shape[0]):
+            yield from row_chunks(array[row], item_bytes)
+        return
+    rows = max(1, CHUNK_BYTES // row_bytes)
+    for start in range(0, shape[0], rows):
+        yield array[start : start + rows]

@@ -1,0 +1,110 @@
+"""Blobs that are described but not yet written.
+
+Sizes are known at once, bytes are produced on demand: so a save can reserve room before it copies, and a large state is
+never held twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sdrs.state.container import DATA_ALIGN_BYTES, Entry, build_header
+from sdrs_core.errors import SaveFailedError
+
+CHUNK_BYTES = 4 << 20
+
+
+class Source(Protocol):
+    """Where the bytes of one tensor come from: memory or a file."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def segments(self) -> Iterator[memoryview]:
+        """The bytes in order. A segment is valid until the next is asked for: its buffer may be reused."""
+
+
+@dataclass(frozen=True, slots=True)
+class BytesSource:
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    def segments(self) -> Iterator[memoryview]:
+        yield memoryview(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor of a blob: its line in the header, its alignment and its bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    align_bytes: int
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBlob:
+    """One safetensors file, ready to be streamed any number of times (a retry reads the state again)."""
+
+    header: bytes
+    sources: tuple[Source, ...]
+    size_bytes: int
+
+    def segments(self) -> Iterator[memoryview]:
+        """The blob's bytes in order, as flat views of bytes: over the user's own memory where that is contiguous.
+
+        A segment is valid until the next is asked for. Segments differ in size, and one may be as large as the blob.
+        """
+        yield memoryview(self.header)
+        for source in self.sources:
+            left_bytes = source.size_bytes
+            for segment in source.segments():
+                left_bytes -= len(segment)
+                yield segment
+            if left_bytes:
+                raise SaveFailedError("an array of the state changed its size while it was saved: save a copy of it")
+
+    def write_into(self, target: memoryview) -> None:
+        """Copy the blob into ``target``, a writable flat buffer of exactly its size."""
+        if len(target) != self.size_bytes:
+            raise ValueError(f"a buffer of {len(target)} bytes does not fit a blob of {self.size_bytes} bytes")
+        position = 0
+        for segment in self.segments():
+            target[position : position + len(segment)] = segment
+            position += len(segment)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedState:
+    """A whole shard. Blob 0 carries the index and must be kept first; the order of the others matters too."""
+
+    blobs: tuple[EncodedBlob, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(blob.size_bytes for blob in self.blobs)
+
+
+def make_blob(tensors: Sequence[StoredTensor]) -> EncodedBlob:
+    # Data starts aligned, and what follows a tensor needs no more alignment than it: so every tensor starts aligned
+    # without the gaps that safetensors forbids. The sort is stable: an index appended last stays last.
+    ordered = sorted(tensors, key=lambda tensor: -tensor.align_bytes)
+    header = build_header([Entry(t.name, t.dtype, t.shape, t.source.size_bytes) for t in ordered])
+    sources = tuple(tensor.source for tensor in ordered)
+    return EncodedBlob(header, sources, len(header) + sum(source.size_bytes for source in sources))
+
+
+def index_tensor(name: str, data: bytes) -> StoredTensor:
+    return StoredTensor(name, "U8", (len(data),), 1, BytesSource(data))
+
+
+def alignment(item_bytes: int) -> int:
+    """The largest power of two that divides the item size, which no dtype's own alignment exceeds."""
+    return min(item_bytes & -item_bytes, DATA_ALIGN_BYTES) if item_bytes else 1

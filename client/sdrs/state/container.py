@@ -1,0 +1,127 @@
+"""The safetensors file format, read and written by hand.
+
+The library wants all of a file's tensors in memory at once; we need the header alone, to know a blob's size before its
+first byte and to stream the rest. Layout: 8 bytes of header length, a JSON header, then the tensors without gaps.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from mmap import mmap
+from typing import Any, TypeGuard
+
+from sdrs_core.errors import CorruptDataError, InvalidArgumentError
+
+Buffer = bytes | bytearray | memoryview | mmap
+Json = Any
+
+VERSION = 1
+MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
+DATA_ALIGN_BYTES = 64
+TREE_TENSOR = "sdrs.tree"
+FILES_TENSOR = "sdrs.files"
+RESERVED_NAMES = frozenset({TREE_TENSOR, FILES_TENSOR, "__metadata__"})
+_WHOLE_COMMAND = {TREE_TENSOR: "a state: use restore", FILES_TENSOR: "files: use restore_files"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor as the header describes it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a tensor's bytes are, from the start of the file."""
+
+    start: int
+    end: int
+
+
+def to_json(value: Json) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def from_json(data: Buffer, what: str) -> Json:
+    """Parse JSON that nobody vouches for: whatever is wrong with it is corrupt data."""
+    try:
+        return json.loads(str(data, "utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise CorruptDataError(f"{what} is not valid JSON ({error}): restore another step") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def build_header(entries: Sequence[Entry]) -> bytes:
+    """The first bytes of a file with these tensors in this order; its length is a multiple of DATA_ALIGN_BYTES."""
+    header: dict[str, Json] = {"__metadata__": {"format": "sdrs", "version": str(VERSION)}}
+    offset = 0
+    for entry in entries:
+        end = offset + entry.size_bytes
+        header[entry.name] = {"dtype": entry.dtype, "shape": list(entry.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = to_json(header)
+    # The format allows spaces after the JSON; with them a mapped or read blob has its tensors aligned.
+    text += b" " * (-(8 + len(text)) % DATA_ALIGN_BYTES)
+    return struct.pack("<Q", len(text)) + text
+
+
+def parse_header(blob: Buffer, what: str) -> dict[str, Span]:
+    """The tensors of a file, bounds checked: no span reaches outside ``blob``, and they cover it without gaps."""
+    view = memoryview(blob)
+    if len(view) < 8:
+        raise CorruptDataError(f"{what} has {len(view)} bytes, too few for a safetensors header: restore another step")
+    (header_bytes,) = struct.unpack("<Q", view[:8])
+    if header_bytes > min(MAX_HEADER_BYTES, len(view) - 8):
+        raise CorruptDataError(f"{what} claims a header of {header_bytes} bytes in {len(view)}: restore another step")
+    header = from_json(view[8 : 8 + header_bytes], f"the header of {what}")
+    if not isinstance(header, dict):
+        raise CorruptDataError(f"the header of {what} is not an object: restore another step")
+    start = 8 + header_bytes
+    spans = {name: _span(entry, start, what) for name, entry in header.items() if name != "__metadata__"}
+    end = start
+    for span in sorted(spans.values(), key=lambda span: (span.start, span.end)):
+        if span.start != end or span.end < span.start:
+            raise CorruptDataError(f"the tensors of {what} overlap or leave gaps: restore another step")
+        end = span.end
+    if end != len(view):
+        raise CorruptDataError(f"the tensors of {what} end at byte {end} of {len(view)}: restore another step")
+    return spans
+
+
+def _span(entry: Json, start: int, what: str) -> Span:
+    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(is_count(offset) for offset in offsets):
+        raise CorruptDataError(f"the header of {what} has a tensor without offsets: restore another step")
+    return Span(start + offsets[0], start + offsets[1])
+
+
+def is_count(value: Json) -> TypeGuard[int]:
+    """A whole number >= 0; ``True`` is none, though Python thinks so."""
+    return type(value) is int and value >= 0
+
+
+def read_index(blob: Buffer, tensor: str) -> tuple[dict[str, Json], int]:
+    """The index that blob 0 carries under the name ``tensor``, and where the blob's data starts."""
+    spans = parse_header(blob, "blob 0")
+    if tensor not in spans:
+        for other in spans.keys() & _WHOLE_COMMAND.keys():
+            raise InvalidArgumentError(f"this checkpoint holds {_WHOLE_COMMAND[other]}")
+        raise CorruptDataError(f"blob 0 has no {tensor!r}: it is not the first blob of a shard of SDRS")
+    span = spans[tensor]
+    index = from_json(memoryview(blob)[span.start : span.end], f"{tensor!r} in blob 0")
+    if not isinstance(index, dict):
+        raise CorruptDataError(f"{tensor!r} in blob 0 is not an object: restore another step")
+    version = index.get("version")
+    if version != VERSION:
+        raise CorruptDataError(f"{tensor!r} has version {version!r}, this sdrs reads {VERSION}: upgrade sdrs")
+    return index, min(span.start for span in spans.values())

@@ -1,0 +1,28 @@
+"""A state becomes blobs."""
+
+from __future__ import annotations
+
+from sdrs.state.arrays import ArrayRecord
+from sdrs.state.blobs import EncodedState, index_tensor, make_blob
+from sdrs.state.container import TREE_TENSOR, VERSION, to_json
+from sdrs.state.flatten import flatten
+from sdrs.state.plan import plan
+
+
+def encode(state: object) -> EncodedState:
+    """Describe ``state`` as blobs; the same state gives the same bytes.
+
+    The arrays are read when the segments are, so they must not change before then. Nothing of their size is allocated:
+    contiguous ones are handed out as they lie, others are copied a few MiB at a time.
+    """
+    flat = flatten(state)
+    packs = plan([array.source.size_bytes for array in flat.arrays])
+    blob_of = {position: blob for blob, pack in enumerate(packs) for position in pack}
+    records = [
+        ArrayRecord(blob_of[position], name, array.type).to_json()
+        for position, (name, array) in enumerate(zip(flat.names, flat.arrays, strict=True))
+    ]
+    index = to_json({"version": VERSION, "blobs": len(packs), "arrays": records, "tree": flat.tree})
+    tensors = [[flat.arrays[position].stored(flat.names[position]) for position in pack] for pack in packs]
+    tensors[0].append(index_tensor(TREE_TENSOR, index))
+    return EncodedState(tuple(make_blob(blob) for blob in tensors))

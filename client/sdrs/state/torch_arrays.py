@@ -1,0 +1,171 @@
+"""torch's tensors, in and out.
+
+A state that holds tensors has imported torch already, so saving looks it up and never imports it; restoring a state
+that was saved from torch does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sdrs.state.arrays import MAX_DIMENSIONS, ArrayType, LiveArray, row_chunks
+from sdrs.state.container import Json
+from sdrs.state.paths import Path, refuse_as
+from sdrs_core.errors import RefusedError
+
+Tensor = Any  # torch.Tensor, which must not be imported for its type either
+
+_NATIVE = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
+    "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+}  # fmt: skip
+_AS_BYTES = {
+    "complex32", "complex64", "complex128", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2",
+}  # fmt: skip
+_DTYPES = frozenset(_NATIVE) | _AS_BYTES
+
+
+def loaded_torch() -> Any | None:
+    """torch, if the process has it; a half-imported one counts as absent."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "Tensor") else None
+
+
+def is_tensor(value: object) -> bool:
+    torch = loaded_torch()
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def encode_plain(value: object) -> Json:
+    """torch's small values, which optimizers keep among their settings; None for anything else."""
+    torch = loaded_torch()
+    if torch is None:
+        return None
+    if isinstance(value, torch.Size):
+        return {"torch.Size": list(value)}
+    if isinstance(value, torch.dtype):
+        return {"torch.dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {"torch.device": str(value)}
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class TorchSource:
+    tensor: Tensor
+    size_bytes: int
+
+    def segments(self) -> Iterator[memoryview]:
+        tensor = self.tensor
+        if not tensor.numel():
+            return
+        lazy = tensor.is_conj() or tensor.is_neg()
+        if tensor.device.type == "cpu" and tensor.is_contiguous() and not lazy:
+            yield _flat_bytes(tensor)
+            return
+        # A contiguous tensor of another device is cut flat, so that its chunks are of even size.
+        rows = tensor.view(-1) if tensor.is_contiguous() else tensor
+        for chunk in row_chunks(rows, tensor.element_size()):
+            yield _flat_bytes(chunk.to("cpu").resolve_conj().resolve_neg().contiguous())
+
+
+def _flat_bytes(tensor: Tensor) -> memoryview:
+    torch = loaded_torch()
+    assert torch is not None
+    # Not view(-1): a contiguous tensor of one element may have any stride, and only a stride of 1 can be seen as bytes.
+    flat = tensor.as_strided((tensor.numel(),), (1,))
+    return memoryview(flat.view(torch.uint8).numpy())
+
+
+def live_array(tensor: Tensor, path: Path) -> LiveArray:
+    torch = loaded_torch()
+    assert torch is not None
+    _check_storable(torch, tensor, path)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    parameter = type(tensor) is torch.nn.Parameter
+    plain = tensor.detach()
+    device = "" if plain.device.type == "cpu" else str(plain.device)
+    array_type = ArrayType("torch", dtype, tuple(plain.shape), tensor.requires_grad, parameter, device)
+    address = plain.data_ptr() if plain.numel() else id(tensor)
+    lazy = (plain.is_conj(), plain.is_neg())
+    return LiveArray(
+        type=array_type,
+        item_bytes=plain.element_size(),
+        native_dtype=_NATIVE.get(dtype),
+        identity=(address, plain.stride(), lazy, array_type),
+        source=TorchSource(plain, plain.numel() * plain.element_size()),
+    )
+
+
+def _check_storable(torch: Any, tensor: Tensor, path: Path) -> None:
+    dtype = str(tensor.dtype)
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        name = type(tensor).__qualname__
+        refuse_as(path, f"a tensor of type {name}", "store its plain local tensor (for a DTensor: .to_local())")
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        refuse_as(path, f"a tensor of layout {tensor.layout}", "make it dense first: .to_dense()")
+    if tensor.is_quantized:
+        refuse_as(path, f"a quantized tensor ({dtype})", "store .int_repr() with its scale and zero point")
+    if tensor.device.type == "meta":
+        refuse_as(path, "a tensor on the meta device", "it has no data: materialize it first with .to_empty()")
+    if dtype.removeprefix("torch.") not in _DTYPES:
+        refuse_as(path, f"a tensor of dtype {dtype}", "store it as uint8: .view(torch.uint8)")
+    if tensor.dim() > MAX_DIMENSIONS:
+        refuse_as(path, f"a tensor of {tensor.dim()} dimensions", f"reshape it to at most {MAX_DIMENSIONS}")
+
+
+def _import_torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise RefusedError("this state was saved from torch: install torch to restore it") from error
+
+
+def _dtype(torch: Any, name: Json) -> Any:
+    if not isinstance(name, str) or name not in _DTYPES:
+        raise ValueError(f"{str(name)[:80]!r} is not a dtype of torch")
+    if not hasattr(torch, name):
+        raise RefusedError(f"this state holds tensors of {name}, which torch {torch.__version__} lacks: upgrade torch")
+    return getattr(torch, name)
+
+
+def item_bytes(array_type: ArrayType) -> int:
+    return int(_dtype(_import_torch(), array_type.dtype).itemsize)
+
+
+def restore(array_type: ArrayType, data: memoryview) -> Tensor:
+    """A tensor over ``data``, which is writable; ValueError, TypeError or RuntimeError if it does not fit."""
+    torch = _import_torch()
+    dtype = _dtype(torch, array_type.dtype)
+    if len(data):
+        tensor = torch.frombuffer(data, dtype=torch.uint8).view(dtype).view(array_type.shape)
+    else:
+        tensor = torch.empty(array_type.shape, dtype=dtype)
+    if array_type.parameter:
+        return torch.nn.Parameter(tensor, requires_grad=array_type.requires_grad)
+    return tensor.requires_grad_(array_type.requires_grad)
+
+
+def decode_size(payload: Json) -> object:
+    if not isinstance(payload, list) or not all(type(size) is int for size in payload):
+        raise ValueError("a size is a list of whole numbers")
+    return _import_torch().Size(payload)
+
+
+def decode_dtype(payload: Json) -> object:
+    torch = _import_torch()
+    dtype = getattr(torch, payload, None) if isinstance(payload, str) else None
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{str(payload)[:80]!r} is not a dtype of torch")
+    return dtype
+
+
+def decode_device(payload: Json) -> object:
+    if not isinstance(payload, str):
+        raise ValueError("a device is text")
+    return _import_torch().device(payload)

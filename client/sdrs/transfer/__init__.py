@@ -1,0 +1,75 @@
+"""Moving the bytes of one blob to or from one node: one interface, three ways.
+
+=====================  ==================  =============================================================
+``grpc_stream``        write and read      works wherever calls work; small blobs, or when all else fails
+``data_channel``       write and read      a plain socket opened by a ticket; a blob of a MiB and more
+``local_file``         read                the node on this host passes the open file itself
+=====================  ==================  =============================================================
+
+``routes`` chooses. Writers compare what the node stored with what they sent (I1); what is read is only as good as the
+checks in ``sdrs.restore.blocks`` (I5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sdrs.save.payload import PayloadBlob
+from sdrs_core.ids import BlobId
+from sdrs_proto.v1.storage_pb2 import WriteIntent
+
+Sent = Callable[[int], None]
+
+
+class PendingWrite(Protocol):
+    """A blob whose bytes are sent; the node is making them durable."""
+
+    def result(self) -> str:
+        """Wait until the node has it durable; its hash. To be called once, unless abandoned."""
+
+    def abandon(self) -> None:
+        """Let go of the connection; the node throws away what is not complete."""
+
+
+class BlobSink(Protocol):
+    def send(self, intent: WriteIntent, blob: PayloadBlob, sent: Sent) -> PendingWrite:
+        """Send all of ``blob``; ``sent`` is told the size of each piece as it goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentRange:
+    """Whole blocks of one fragment (the last may be short), from ``offset`` on."""
+
+    blob_id: BlobId
+    fragment_index: int
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the node says of the blob. The reader compares it with the blob's record."""
+
+    size_bytes: int
+    hash: str
+    table: bytes
+
+
+class OpenRange(Protocol):
+    @property
+    def summary(self) -> Summary: ...
+
+    def read_into(self, target: memoryview, size_bytes: int) -> None:
+        """Fill the first ``size_bytes`` of ``target`` with the next bytes of the range.
+
+        ``target`` is page-aligned and reaches to the end of its last page: what lies beyond ``size_bytes`` may be
+        overwritten too.
+        """
+
+    def close(self) -> None: ...
+
+
+class BlobSource(Protocol):
+    def open(self, fragment: FragmentRange) -> OpenRange: ...

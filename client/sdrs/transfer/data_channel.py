@@ -1,0 +1,173 @@
+"""Blobs over the data channel: a ticket by gRPC, the bytes over a plain socket (see sdrs_proto.channel)."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from sdrs.rpc.nodes import NodeCalls
+from sdrs.save.payload import PayloadBlob, blocks
+from sdrs.transfer import FragmentRange, OpenRange, PendingWrite, Sent, Summary
+from sdrs.transfer.sockets import open_channel
+from sdrs_core.checksums import blob_hash, digest
+from sdrs_core.errors import CorruptDataError, SdrsError, UnavailableError
+from sdrs_core.ids import random_id
+from sdrs_proto.channel import BLOCK, END_OF_BLOCKS, receive_answer, receive_exactly
+from sdrs_proto.limits import STALL_SECONDS
+from sdrs_proto.v1.storage_pb2 import (
+    BlobSummary,
+    OpenReadRequest,
+    OpenWriteRequest,
+    StoredBlob,
+    WriteIntent,
+)
+
+# The answer follows an fsync, which may take its time on a busy disk.
+ANSWER_SECONDS = 2 * STALL_SECONDS
+_EXPLANATION_SECONDS = 1.0
+_END = struct.Struct("<II")
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyStored:
+    """The node had the blob from an earlier try (P11)."""
+
+    hash: str
+
+    def result(self) -> str:
+        return self.hash
+
+    def abandon(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedAnswer:
+    connection: socket.socket
+    peer: str
+    hash: str
+
+    def result(self) -> str:
+        with self.connection:
+            self.connection.settimeout(ANSWER_SECONDS)
+            return check_stored(receive_answer(self.connection, StoredBlob), self.hash, self.peer)
+
+    def abandon(self) -> None:
+        self.connection.close()
+
+
+class DataChannelSink:
+    def __init__(self, calls: NodeCalls) -> None:
+        self._calls = calls
+
+    def send(self, intent: WriteIntent, blob: PayloadBlob, sent: Sent) -> PendingWrite:
+        opened = self._calls.call("open_write", OpenWriteRequest(request_id=random_id(), intent=intent))
+        if opened.already_stored:
+            sent(blob.size_bytes)
+            return AlreadyStored(opened.stored.hash)
+        connection = open_channel(self._calls.node, opened.ticket)
+        try:
+            return AwaitedAnswer(connection, self._calls.peer, self._send(connection, blob, sent))
+        except BaseException:
+            connection.close()
+            raise
+
+    def _send(self, connection: socket.socket, blob: PayloadBlob, sent: Sent) -> str:
+        # Not select(): it refuses descriptors from 1024 on, which a training process may well have.
+        answered = select.poll()
+        answered.register(connection, select.POLLIN)
+        table = bytearray()
+        for block in blocks(blob):
+            if answered.poll(0):
+                raise _early_answer(connection, self._calls.peer)
+            checksum = digest(block)
+            with self._explained(connection):
+                _send_all(connection, BLOCK.pack(len(block), checksum), block)
+            table += checksum
+            sent(len(block))
+        whole = blob_hash(blob.size_bytes, table)
+        summary = BlobSummary(size_bytes=blob.size_bytes, hash=whole).SerializeToString()
+        with self._explained(connection):
+            connection.sendall(_END.pack(END_OF_BLOCKS, len(summary)) + summary)
+        return whole
+
+    @contextmanager
+    def _explained(self, connection: socket.socket) -> Iterator[None]:
+        """A node that gives up answers, then closes: its answer tells more than the broken pipe."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise UnavailableError(f"{self._calls.peer} took no bytes for {STALL_SECONDS} s: the transfer stalled") from error
+        except OSError as error:
+            raise _early_answer(connection, self._calls.peer) from error
+
+
+def _send_all(connection: socket.socket, header: bytes, block: memoryview) -> None:
+    """Header and block in one system call where the socket takes them, without joining them."""
+    count = connection.sendmsg([header, block])
+    if count < len(header):
+        connection.sendall(header[count:])
+        count = len(header)
+    if count < len(header) + len(block):
+        connection.sendall(block[count - len(header) :])
+
+
+def _early_answer(connection: socket.socket, peer: str) -> SdrsError:
+    with suppress(OSError):
+        connection.settimeout(_EXPLANATION_SECONDS)
+    try:
+        receive_answer(connection, StoredBlob)
+    except SdrsError as error:
+        return error
+    return UnavailableError(f"{peer} ended the transfer before all bytes were sent")
+
+
+def check_stored(stored: StoredBlob, expected_hash: str, peer: str) -> str:
+    """I1: only a blob whose hash the node found the same counts."""
+    if stored.hash != expected_hash:
+        raise CorruptDataError(f"{peer} stored blob {stored.blob_id} with another hash: it changed on its way")
+    return stored.hash
+
+
+class DataChannelSource:
+    def __init__(self, calls: NodeCalls) -> None:
+        self._calls = calls
+
+    def open(self, fragment: FragmentRange) -> OpenRange:
+        connection = open_channel(self._calls.node, read_ticket(self._calls, fragment))
+        try:
+            return SocketRange(connection, summary_of(receive_answer(connection, BlobSummary)))
+        except BaseException:
+            connection.close()
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class SocketRange:
+    connection: socket.socket
+    summary: Summary
+
+    def read_into(self, target: memoryview, size_bytes: int) -> None:
+        receive_exactly(self.connection, target[:size_bytes])
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def read_ticket(calls: NodeCalls, fragment: FragmentRange) -> str:
+    request = OpenReadRequest(
+        blob_id=fragment.blob_id,
+        fragment_index=fragment.fragment_index,
+        offset=fragment.offset,
+        length=fragment.size_bytes,
+    )
+    ticket: str = calls.call("open_read", request).ticket
+    return ticket
+
+
+def summary_of(message: BlobSummary) -> Summary:
+    return Summary(message.size_bytes, message.hash, message.table)

@@ -1,0 +1,118 @@
+"""What a checkpoint is made of, as immutable values: saves, shards, blobs, holders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import xxhash
+
+from sdrs_core.ids import BlobId, DiskId, JobName, NodeId, PoolName, SaveId
+from sdrs_core.levels import Level
+
+MIRROR = "mirror"
+
+
+class SaveState(StrEnum):
+    PENDING = "pending"
+    COMMITTED = "committed"
+    SET_ASIDE = "set_aside"
+    ABORTED = "aborted"
+    DELETED = "deleted"
+    CONDEMNED = "condemned"
+
+    @property
+    def is_readable(self) -> bool:
+        return self in (SaveState.COMMITTED, SaveState.SET_ASIDE)
+
+
+class ContentKind(StrEnum):
+    STATE = "state"
+    FILES = "files"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One fragment on one disk of one node (P2). ``dropping`` no longer counts (P14)."""
+
+    node_id: NodeId
+    disk_id: DiskId
+    fragment_index: int
+    fragment_hash: str
+    dropping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    id: BlobId
+    ordinal: int
+    size_bytes: int
+    hash: str
+    code: str = MIRROR
+    holders: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    save_id: SaveId
+    rank: int
+    kind: ContentKind
+    size_bytes: int
+    content_hash: str
+    blobs: tuple[Blob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """One generation of a job's state. It is a checkpoint once ``state`` is committed (I2)."""
+
+    save_id: SaveId
+    job: JobName
+    step: int
+    attempt: int
+    world_size: int
+    pool: PoolName
+    kind: ContentKind
+    state: SaveState
+    level: Level
+    size_bytes: int
+    created_unix_ms: int
+    committed_unix_ms: int = 0
+    held: bool = False
+    damage: str = ""
+    note: str = ""
+    ended_unix_ms: int = 0
+    before_deletion: SaveState | None = None
+    layout: int = 0
+
+    @property
+    def title(self) -> str:
+        return f"{self.job} step {self.step}"
+
+
+def content_hash(blobs: Iterable[tuple[int, str]]) -> str:
+    """Tells whether a rank saves the same bytes again. ``blobs``: (size, hash) in order.
+
+    Only a writer's own repeat is compared with it; no bytes are ever taken from elsewhere because of it (P23).
+    """
+    hasher = xxhash.xxh3_128()
+    for size_bytes, blob in blobs:
+        hasher.update(f"{size_bytes}:{blob};".encode())
+    return hasher.hexdigest()
+
+
+def newest_by_step(saves: Iterable[Save]) -> list[Save]:
+    """Of ``saves`` ordered newest first, what a reader sees: for each step the committed one of the highest attempt
+    (P1).
+
+    An older attempt's generation of the same step is set aside by that alone: the commit needs to flip one key only
+    (I2).
+    """
+    seen: set[int] = set()
+    visible = []
+    for save in saves:
+        if save.state is SaveState.COMMITTED and save.step not in seen:
+            seen.add(save.step)
+            visible.append(save)
+    return visible

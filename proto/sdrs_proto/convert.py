@@ -1,0 +1,273 @@
+"""Messages to core values and back: generated messages stop at the edges."""
+
+from __future__ import annotations
+
+from sdrs_core.attempts import Attempt
+from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard
+from sdrs_core.cluster import Authority, Disk, DiskState, Endpoints, Group, Node, NodeState, Pool, Retention
+from sdrs_core.errors import InvalidArgumentError
+from sdrs_core.ids import BlobId, DiskId, GroupId, JobName, NodeId, PoolName, SaveId
+from sdrs_core.levels import Level
+from sdrs_proto.v1 import checkpoint_pb2, cluster_pb2, membership_pb2
+
+_SAVE_STATES = {
+    SaveState.PENDING: checkpoint_pb2.SAVE_STATE_PENDING,
+    SaveState.COMMITTED: checkpoint_pb2.SAVE_STATE_COMMITTED,
+    SaveState.SET_ASIDE: checkpoint_pb2.SAVE_STATE_SET_ASIDE,
+    SaveState.ABORTED: checkpoint_pb2.SAVE_STATE_ABORTED,
+    SaveState.DELETED: checkpoint_pb2.SAVE_STATE_DELETED,
+    SaveState.CONDEMNED: checkpoint_pb2.SAVE_STATE_CONDEMNED,
+}
+_SAVE_STATES_BACK = {number: state for state, number in _SAVE_STATES.items()}
+_LEVELS = {
+    Level.NONE: cluster_pb2.LEVEL_UNSPECIFIED,
+    Level.L1: cluster_pb2.LEVEL_L1,
+    Level.L2: cluster_pb2.LEVEL_L2,
+    Level.L3: cluster_pb2.LEVEL_L3,
+}
+_KINDS = {ContentKind.STATE: checkpoint_pb2.CONTENT_KIND_STATE, ContentKind.FILES: checkpoint_pb2.CONTENT_KIND_FILES}
+_KINDS_BACK = {number: kind for kind, number in _KINDS.items()}
+_DISK_STATES = {
+    DiskState.OK: cluster_pb2.DISK_STATE_OK,
+    DiskState.NEAR_FULL: cluster_pb2.DISK_STATE_NEAR_FULL,
+    DiskState.FULL: cluster_pb2.DISK_STATE_FULL,
+    DiskState.FAILED: cluster_pb2.DISK_STATE_FAILED,
+}
+_DISK_STATES_BACK = {number: state for state, number in _DISK_STATES.items()}
+_NODE_STATES = {NodeState.UP: cluster_pb2.NODE_STATE_UP, NodeState.DOWN: cluster_pb2.NODE_STATE_DOWN}
+_NODE_STATES_BACK = {number: state for state, number in _NODE_STATES.items()}
+
+
+def save_state_to(state: SaveState) -> checkpoint_pb2.SaveState:
+    return _SAVE_STATES[state]
+
+
+def save_state_from(number: checkpoint_pb2.SaveState) -> SaveState:
+    return _SAVE_STATES_BACK[number]
+
+
+def kind_to(kind: ContentKind) -> checkpoint_pb2.ContentKind:
+    return _KINDS[kind]
+
+
+def kind_from(number: checkpoint_pb2.ContentKind) -> ContentKind:
+    if number not in _KINDS_BACK:
+        raise InvalidArgumentError(f"content kind {number} is unknown: state or files is expected")
+    return _KINDS_BACK[number]
+
+
+def level_to(level: Level) -> cluster_pb2.Level:
+    return _LEVELS[level]
+
+
+def level_from(number: int) -> Level:
+    if number not in tuple(Level):
+        raise InvalidArgumentError(f"level {number} is unknown: L1, L2 or L3 is expected")
+    return Level(number)
+
+
+def attempt_to(attempt: Attempt) -> checkpoint_pb2.Attempt:
+    return checkpoint_pb2.Attempt(run=attempt.run, ordinal=attempt.ordinal, owner=attempt.owner)
+
+
+def attempt_from(message: checkpoint_pb2.Attempt) -> Attempt:
+    if not 1 <= len(message.run) <= 256:
+        raise InvalidArgumentError(
+            "an attempt needs a run name of 1 to 256 characters: set SDRS_ATTEMPT or pass attempt="
+        )
+    return Attempt(message.run, message.ordinal, message.owner[:256])
+
+
+def authority_to(authority: Authority) -> membership_pb2.Authority:
+    return membership_pb2.Authority(incarnation=authority.incarnation, term=authority.term, revision=authority.revision)
+
+
+def authority_from(message: membership_pb2.Authority) -> Authority:
+    return Authority(message.incarnation, message.term, message.revision)
+
+
+def disk_to(disk: Disk) -> cluster_pb2.Disk:
+    return cluster_pb2.Disk(
+        id=disk.id,
+        path=disk.path,
+        state=_DISK_STATES[disk.state],
+        capacity_bytes=disk.capacity_bytes,
+        used_bytes=disk.used_bytes,
+        fragment_count=disk.fragment_count,
+        detail=disk.detail,
+    )
+
+
+def disk_from(message: cluster_pb2.Disk) -> Disk:
+    return Disk(
+        id=DiskId(message.id),
+        path=message.path,
+        state=_DISK_STATES_BACK.get(message.state, DiskState.FAILED),
+        capacity_bytes=message.capacity_bytes,
+        used_bytes=message.used_bytes,
+        fragment_count=message.fragment_count,
+        detail=message.detail,
+    )
+
+
+def node_to(node: Node) -> cluster_pb2.Node:
+    return cluster_pb2.Node(
+        id=node.id,
+        endpoints=cluster_pb2.Endpoints(
+            grpc=node.endpoints.grpc,
+            data=node.endpoints.data,
+            unix=node.endpoints.unix,
+            metrics=node.endpoints.metrics,
+            host=node.endpoints.host,
+        ),
+        domain=node.domain,
+        state=_NODE_STATES[node.state],
+        pid=node.pid,
+        version=node.version,
+        disks=[disk_to(disk) for disk in node.disks],
+        last_seen_unix_ms=node.last_seen_unix_ms,
+    )
+
+
+def node_from(message: cluster_pb2.Node) -> Node:
+    ends = message.endpoints
+    return Node(
+        id=NodeId(message.id),
+        endpoints=Endpoints(grpc=ends.grpc, data=ends.data, unix=ends.unix, metrics=ends.metrics, host=ends.host),
+        domain=message.domain,
+        pid=message.pid,
+        version=message.version,
+        state=_NODE_STATES_BACK.get(message.state, NodeState.DOWN),
+        disks=tuple(disk_from(disk) for disk in message.disks),
+        last_seen_unix_ms=message.last_seen_unix_ms,
+    )
+
+
+def pool_to(pool: Pool, *, layout: int = 0, checkpoint_count: int = 0, used_bytes: int = 0) -> cluster_pb2.Pool:
+    return cluster_pb2.Pool(
+        name=pool.name,
+        level=level_to(pool.level),
+        mirrors=pool.mirrors,
+        data_fragments=pool.data_fragments,
+        parity_fragments=pool.parity_fragments,
+        retention=cluster_pb2.Retention(
+            keep_last=pool.retention.keep_last,
+            keep_every_steps=pool.retention.keep_every_steps,
+            max_age_seconds=pool.retention.max_age_seconds,
+        ),
+        layout=layout,
+        checkpoint_count=checkpoint_count,
+        used_bytes=used_bytes,
+    )
+
+
+def pool_from(message: cluster_pb2.Pool) -> Pool:
+    kept = message.retention
+    return Pool(
+        name=PoolName(message.name),
+        level=level_from(message.level),
+        mirrors=message.mirrors or 1,
+        data_fragments=message.data_fragments or 1,
+        parity_fragments=message.parity_fragments,
+        retention=Retention(kept.keep_last, kept.keep_every_steps, kept.max_age_seconds),
+    )
+
+
+def group_to(group: Group) -> cluster_pb2.Group:
+    return cluster_pb2.Group(
+        id=group.id, pool=group.pool, epoch=group.epoch, members=list(group.members), primary=group.primary
+    )
+
+
+def group_from(message: cluster_pb2.Group) -> Group:
+    members = tuple(NodeId(member) for member in message.members)
+    return Group(GroupId(message.id), PoolName(message.pool), message.epoch, members, NodeId(message.primary))
+
+
+def blob_to(blob: Blob) -> checkpoint_pb2.Blob:
+    holders = [
+        checkpoint_pb2.Holder(
+            node_id=holder.node_id,
+            disk_id=holder.disk_id,
+            fragment_index=holder.fragment_index,
+            fragment_hash=holder.fragment_hash,
+            dropping=holder.dropping,
+        )
+        for holder in blob.holders
+    ]
+    return checkpoint_pb2.Blob(
+        id=blob.id, ordinal=blob.ordinal, size_bytes=blob.size_bytes, hash=blob.hash, code=blob.code, holders=holders
+    )
+
+
+def blob_from(message: checkpoint_pb2.Blob) -> Blob:
+    holders = tuple(
+        Holder(NodeId(h.node_id), DiskId(h.disk_id), h.fragment_index, h.fragment_hash, h.dropping)
+        for h in message.holders
+    )
+    return Blob(BlobId(message.id), message.ordinal, message.size_bytes, message.hash, message.code, holders)
+
+
+def shard_to(shard: Shard) -> checkpoint_pb2.Shard:
+    return checkpoint_pb2.Shard(
+        save_id=shard.save_id,
+        rank=shard.rank,
+        kind=kind_to(shard.kind),
+        size_bytes=shard.size_bytes,
+        content_hash=shard.content_hash,
+        blobs=[blob_to(blob) for blob in shard.blobs],
+    )
+
+
+def shard_from(message: checkpoint_pb2.Shard) -> Shard:
+    return Shard(
+        save_id=SaveId(message.save_id),
+        rank=message.rank,
+        kind=kind_from(message.kind),
+        size_bytes=message.size_bytes,
+        content_hash=message.content_hash,
+        blobs=tuple(blob_from(blob) for blob in message.blobs),
+    )
+
+
+def save_to(save: Save) -> checkpoint_pb2.Checkpoint:
+    return checkpoint_pb2.Checkpoint(
+        save_id=save.save_id,
+        job=save.job,
+        step=save.step,
+        attempt=save.attempt,
+        world_size=save.world_size,
+        pool=save.pool,
+        kind=kind_to(save.kind),
+        state=save_state_to(save.state),
+        level=level_to(save.level),
+        size_bytes=save.size_bytes,
+        created_unix_ms=save.created_unix_ms,
+        committed_unix_ms=save.committed_unix_ms,
+        held=save.held,
+        damage=save.damage,
+        note=save.note,
+        ended_unix_ms=save.ended_unix_ms,
+    )
+
+
+def save_from(message: checkpoint_pb2.Checkpoint) -> Save:
+    """Without what never leaves the controller: its layout, and what it was before it was deleted."""
+    return Save(
+        save_id=SaveId(message.save_id),
+        job=JobName(message.job),
+        step=message.step,
+        attempt=message.attempt,
+        world_size=message.world_size,
+        pool=PoolName(message.pool),
+        kind=kind_from(message.kind),
+        state=save_state_from(message.state),
+        level=level_from(message.level),
+        size_bytes=message.size_bytes,
+        created_unix_ms=message.created_unix_ms,
+        committed_unix_ms=message.committed_unix_ms,
+        held=message.held,
+        damage=message.damage,
+        note=message.note,
+        ended_unix_ms=message.ended_unix_ms,
+    )

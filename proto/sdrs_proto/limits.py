@@ -1,0 +1,34 @@
+"""Limits and deadlines of the wire; both ends use the same."""
+
+from __future__ import annotations
+
+MAX_MESSAGE_BYTES = 8 << 20
+MAX_PAGE_SIZE = 1000
+DEFAULT_PAGE_SIZE = 100
+MAX_BLOBS_PER_SHARD = 4096
+# Blobs from this size on take the data channel.
+DATA_CHANNEL_BYTES = 1 << 20
+MAX_BLOB_BYTES = 16 << 40
+TICKET_SECONDS = 30
+# A transfer that moves nothing for so long is over.
+STALL_SECONDS = 30
+
+CALL_SECONDS = 10.0
+# Long polls are held back by the server for at most this long; the call itself gets CALL_SECONDS on top.
+MAX_WAIT_MS = 20_000
+
+CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # A dead peer is noticed even when no call is under way.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    # Two connections to one address must not share a broken subchannel's backoff across processes' restarts.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Loopback and cluster addresses never go through a web proxy.
+    ("grpc.enable_http_proxy", 0),
+]

@@ -1,0 +1,126 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+DISK_STATE_FAILED: DiskState
+DISK_STATE_FULL: DiskState
+DISK_STATE_NEAR_FULL: DiskState
+DISK_STATE_OK: DiskState
+DISK_STATE_UNSPECIFIED: DiskState
+LEVEL_L1: Level
+LEVEL_L2: Level
+LEVEL_L3: Level
+LEVEL_UNSPECIFIED: Level
+NODE_STATE_DOWN: NodeState
+NODE_STATE_UNSPECIFIED: NodeState
+NODE_STATE_UP: NodeState
+
+class Disk(_message.Message):
+    __slots__ = ["capacity_bytes", "detail", "fragment_count", "id", "path", "state", "used_bytes"]
+    CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    capacity_bytes: int
+    detail: str
+    fragment_count: int
+    id: str
+    path: str
+    state: DiskState
+    used_bytes: int
+    def __init__(self, id: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[_Union[DiskState, str]] = ..., capacity_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., fragment_count: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class Endpoints(_message.Message):
+    __slots__ = ["data", "grpc", "host", "metrics", "unix"]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    GRPC_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    UNIX_FIELD_NUMBER: _ClassVar[int]
+    data: str
+    grpc: str
+    host: str
+    metrics: str
+    unix: str
+    def __init__(self, grpc: _Optional[str] = ..., data: _Optional[str] = ..., unix: _Optional[str] = ..., metrics: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ["epoch", "id", "members", "pool", "primary"]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    PRIMARY_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    id: str
+    members: _containers.RepeatedScalarFieldContainer[str]
+    pool: str
+    primary: str
+    def __init__(self, id: _Optional[str] = ..., pool: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., primary: _Optional[str] = ...) -> None: ...
+
+class Node(_message.Message):
+    __slots__ = ["disks", "domain", "endpoints", "id", "last_seen_unix_ms", "pid", "state", "version"]
+    DISKS_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    disks: _containers.RepeatedCompositeFieldContainer[Disk]
+    domain: str
+    endpoints: Endpoints
+    id: str
+    last_seen_unix_ms: int
+    pid: int
+    state: NodeState
+    version: str
+    def __init__(self, id: _Optional[str] = ..., endpoints: _Optional[_Union[Endpoints, _Mapping]] = ..., domain: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., disks: _Optional[_Iterable[_Union[Disk, _Mapping]]] = ..., last_seen_unix_ms: _Optional[int] = ...) -> None: ...
+
+class Pool(_message.Message):
+    __slots__ = ["checkpoint_count", "data_fragments", "layout", "level", "mirrors", "name", "parity_fragments", "retention", "used_bytes"]
+    CHECKPOINT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DATA_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MIRRORS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARITY_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_count: int
+    data_fragments: int
+    layout: int
+    level: Level
+    mirrors: int
+    name: str
+    parity_fragments: int
+    retention: Retention
+    used_bytes: int
+    def __init__(self, name: _Optional[str] = ..., level: _Optional[_Union[Level, str]] = ..., mirrors: _Optional[int] = ..., data_fragments: _Optional[int] = ..., parity_fragments: _Optional[int] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., layout: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., used_bytes: _Optional[int] = ...) -> None: ...
+
+class Retention(_message.Message):
+    __slots__ = ["keep_every_steps", "keep_last", "max_age_seconds"]
+    KEEP_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_LAST_FIELD_NUMBER: _ClassVar[int]
+    MAX_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    keep_every_steps: int
+    keep_last: int
+    max_age_seconds: int
+    def __init__(self, keep_last: _Optional[int] = ..., keep_every_steps: _Optional[int] = ..., max_age_seconds: _Optional[int] = ...) -> None: ...
+
+class Level(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class DiskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []

@@ -1,0 +1,504 @@
+from sdrs_proto.v1 import checkpoint_pb2 as _checkpoint_pb2
+from sdrs_proto.v1 import cluster_pb2 as _cluster_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+ROUND_OUTCOME_DONE: RoundOutcome
+ROUND_OUTCOME_NEXT: RoundOutcome
+ROUND_OUTCOME_OPEN: RoundOutcome
+ROUND_OUTCOME_UNSPECIFIED: RoundOutcome
+
+class AbortSaveRequest(_message.Message):
+    __slots__ = ["capability", "job", "reason", "request_id", "save_id", "step"]
+    CAPABILITY_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SAVE_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    capability: str
+    job: str
+    reason: str
+    request_id: str
+    save_id: str
+    step: int
+    def __init__(self, request_id: _Optional[str] = ..., save_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., capability: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AbortSaveResponse(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class BeginSaveRequest(_message.Message):
+    __slots__ = ["attempt", "avoid_node_ids", "host", "job", "kind", "level", "pool", "rank", "request_id", "step", "world_size"]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    AVOID_NODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    attempt: _checkpoint_pb2.Attempt
+    avoid_node_ids: _containers.RepeatedScalarFieldContainer[str]
+    host: str
+    job: str
+    kind: _checkpoint_pb2.ContentKind
+    level: _cluster_pb2.Level
+    pool: str
+    rank: int
+    request_id: str
+    step: int
+    world_size: int
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., pool: _Optional[str] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., host: _Optional[str] = ..., avoid_node_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class BeginSaveResponse(_message.Message):
+    __slots__ = ["attempt", "capability", "group", "primary", "save_id", "shard_content_hash", "shard_registered", "state"]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITY_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PRIMARY_FIELD_NUMBER: _ClassVar[int]
+    SAVE_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARD_CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    SHARD_REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    capability: str
+    group: _cluster_pb2.Group
+    primary: _cluster_pb2.Node
+    save_id: str
+    shard_content_hash: str
+    shard_registered: bool
+    state: _checkpoint_pb2.SaveState
+    def __init__(self, save_id: _Optional[str] = ..., attempt: _Optional[int] = ..., capability: _Optional[str] = ..., group: _Optional[_Union[_cluster_pb2.Group, _Mapping]] = ..., primary: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ..., shard_registered: bool = ..., shard_content_hash: _Optional[str] = ..., state: _Optional[_Union[_checkpoint_pb2.SaveState, str]] = ...) -> None: ...
+
+class BlobProblem(_message.Message):
+    __slots__ = ["blob_id", "node_id", "problem", "rank", "undecided"]
+    BLOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    UNDECIDED_FIELD_NUMBER: _ClassVar[int]
+    blob_id: str
+    node_id: str
+    problem: str
+    rank: int
+    undecided: bool
+    def __init__(self, blob_id: _Optional[str] = ..., rank: _Optional[int] = ..., node_id: _Optional[str] = ..., problem: _Optional[str] = ..., undecided: bool = ...) -> None: ...
+
+class CreatePoolRequest(_message.Message):
+    __slots__ = ["pool", "request_id"]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    pool: _cluster_pb2.Pool
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., pool: _Optional[_Union[_cluster_pb2.Pool, _Mapping]] = ...) -> None: ...
+
+class CreatePoolResponse(_message.Message):
+    __slots__ = ["pool"]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    pool: _cluster_pb2.Pool
+    def __init__(self, pool: _Optional[_Union[_cluster_pb2.Pool, _Mapping]] = ...) -> None: ...
+
+class DeleteCheckpointRequest(_message.Message):
+    __slots__ = ["job", "request_id", "step"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    request_id: str
+    step: int
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+
+class DeleteCheckpointResponse(_message.Message):
+    __slots__ = ["checkpoint"]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: _checkpoint_pb2.Checkpoint
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
+
+class DeletePoolRequest(_message.Message):
+    __slots__ = ["name", "request_id"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class DeletePoolResponse(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class GetCheckpointRequest(_message.Message):
+    __slots__ = ["job", "step"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    step: int
+    def __init__(self, job: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+
+class GetCheckpointResponse(_message.Message):
+    __slots__ = ["checkpoint"]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: _checkpoint_pb2.Checkpoint
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
+
+class GetClusterRequest(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class GetClusterResponse(_message.Message):
+    __slots__ = ["cluster_id", "controller_pid", "damaged_count", "grace_seconds", "incarnation", "metrics_endpoint", "pending_save_count", "revision", "save_ttl_seconds", "term", "trash_count", "version", "warnings"]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_PID_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    METRICS_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    PENDING_SAVE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    SAVE_TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    TRASH_COUNT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    controller_pid: int
+    damaged_count: int
+    grace_seconds: int
+    incarnation: int
+    metrics_endpoint: str
+    pending_save_count: int
+    revision: int
+    save_ttl_seconds: int
+    term: int
+    trash_count: int
+    version: str
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cluster_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., term: _Optional[int] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., controller_pid: _Optional[int] = ..., pending_save_count: _Optional[int] = ..., trash_count: _Optional[int] = ..., damaged_count: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ..., save_ttl_seconds: _Optional[int] = ..., grace_seconds: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ...) -> None: ...
+
+class GetNodeRequest(_message.Message):
+    __slots__ = ["node_id"]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    def __init__(self, node_id: _Optional[str] = ...) -> None: ...
+
+class GetNodeResponse(_message.Message):
+    __slots__ = ["groups", "node"]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Group]
+    node: _cluster_pb2.Node
+    def __init__(self, node: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[_cluster_pb2.Group, _Mapping]]] = ...) -> None: ...
+
+class GetPoolRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class GetPoolResponse(_message.Message):
+    __slots__ = ["groups", "pool"]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Group]
+    pool: _cluster_pb2.Pool
+    def __init__(self, pool: _Optional[_Union[_cluster_pb2.Pool, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[_cluster_pb2.Group, _Mapping]]] = ...) -> None: ...
+
+class HoldCheckpointRequest(_message.Message):
+    __slots__ = ["job", "request_id", "step"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    request_id: str
+    step: int
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+
+class HoldCheckpointResponse(_message.Message):
+    __slots__ = ["checkpoint"]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: _checkpoint_pb2.Checkpoint
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
+
+class JobSummary(_message.Message):
+    __slots__ = ["attempt", "attempt_owner", "job"]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_OWNER_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    attempt_owner: str
+    job: str
+    def __init__(self, job: _Optional[str] = ..., attempt: _Optional[int] = ..., attempt_owner: _Optional[str] = ...) -> None: ...
+
+class JoinRoundRequest(_message.Message):
+    __slots__ = ["attempt", "job", "rank", "request_id", "resume", "step", "world_size"]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    attempt: _checkpoint_pb2.Attempt
+    job: str
+    rank: int
+    request_id: str
+    resume: bool
+    step: int
+    world_size: int
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., resume: bool = ...) -> None: ...
+
+class JoinRoundResponse(_message.Message):
+    __slots__ = ["checkpoint", "round"]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: _checkpoint_pb2.Checkpoint
+    round: int
+    def __init__(self, round: _Optional[int] = ..., checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
+
+class ListCheckpointsRequest(_message.Message):
+    __slots__ = ["all_states", "job", "page_size", "page_token"]
+    ALL_STATES_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    all_states: bool
+    job: str
+    page_size: int
+    page_token: str
+    def __init__(self, job: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., all_states: bool = ...) -> None: ...
+
+class ListCheckpointsResponse(_message.Message):
+    __slots__ = ["checkpoints", "next_page_token"]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    checkpoints: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]
+    next_page_token: str
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ["page_size", "page_token"]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListJobsResponse(_message.Message):
+    __slots__ = ["jobs", "next_page_token"]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobSummary]
+    next_page_token: str
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobSummary, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ListNodesRequest(_message.Message):
+    __slots__ = ["page_size", "page_token"]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListNodesResponse(_message.Message):
+    __slots__ = ["next_page_token", "nodes"]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    next_page_token: str
+    nodes: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[_cluster_pb2.Node, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ListPoolsRequest(_message.Message):
+    __slots__ = ["page_size", "page_token"]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListPoolsResponse(_message.Message):
+    __slots__ = ["next_page_token", "pools"]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    POOLS_FIELD_NUMBER: _ClassVar[int]
+    next_page_token: str
+    pools: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Pool]
+    def __init__(self, pools: _Optional[_Iterable[_Union[_cluster_pb2.Pool, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ListShardsRequest(_message.Message):
+    __slots__ = ["page_size", "page_token", "rank", "save_id"]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SAVE_ID_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    rank: int
+    save_id: str
+    def __init__(self, save_id: _Optional[str] = ..., rank: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListShardsResponse(_message.Message):
+    __slots__ = ["next_page_token", "nodes", "shards"]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    next_page_token: str
+    nodes: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]
+    shards: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Shard]
+    def __init__(self, shards: _Optional[_Iterable[_Union[_checkpoint_pb2.Shard, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[_cluster_pb2.Node, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ReleaseCheckpointRequest(_message.Message):
+    __slots__ = ["job", "request_id", "step"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    request_id: str
+    step: int
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+
+class ReleaseCheckpointResponse(_message.Message):
+    __slots__ = ["checkpoint"]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: _checkpoint_pb2.Checkpoint
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
+
+class ReportDamageRequest(_message.Message):
+    __slots__ = ["blob_id", "job", "rank", "request_id", "save_id", "step"]
+    BLOB_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SAVE_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    blob_id: str
+    job: str
+    rank: int
+    request_id: str
+    save_id: str
+    step: int
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., save_id: _Optional[str] = ..., rank: _Optional[int] = ..., blob_id: _Optional[str] = ...) -> None: ...
+
+class ReportDamageResponse(_message.Message):
+    __slots__ = ["checkpoint"]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: _checkpoint_pb2.Checkpoint
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
+
+class ReportRoundRequest(_message.Message):
+    __slots__ = ["attempt", "failure", "job", "rank", "request_id", "round", "wait_ms"]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    attempt: _checkpoint_pb2.Attempt
+    failure: str
+    job: str
+    rank: int
+    request_id: str
+    round: int
+    wait_ms: int
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., round: _Optional[int] = ..., rank: _Optional[int] = ..., failure: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class ReportRoundResponse(_message.Message):
+    __slots__ = ["failure", "outcome"]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    failure: str
+    outcome: RoundOutcome
+    def __init__(self, outcome: _Optional[_Union[RoundOutcome, str]] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class UndeleteCheckpointRequest(_message.Message):
+    __slots__ = ["job", "request_id", "step"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    request_id: str
+    step: int
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+
+class UndeleteCheckpointResponse(_message.Message):
+    __slots__ = ["checkpoint"]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: _checkpoint_pb2.Checkpoint
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
+
+class UpdatePoolRequest(_message.Message):
+    __slots__ = ["keep_every_steps", "keep_last", "level", "max_age_seconds", "name", "request_id"]
+    KEEP_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_LAST_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MAX_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    keep_every_steps: int
+    keep_last: int
+    level: _cluster_pb2.Level
+    max_age_seconds: int
+    name: str
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ..., keep_last: _Optional[int] = ..., keep_every_steps: _Optional[int] = ..., max_age_seconds: _Optional[int] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ...) -> None: ...
+
+class UpdatePoolResponse(_message.Message):
+    __slots__ = ["pool"]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    pool: _cluster_pb2.Pool
+    def __init__(self, pool: _Optional[_Union[_cluster_pb2.Pool, _Mapping]] = ...) -> None: ...
+
+class VerifyCheckpointRequest(_message.Message):
+    __slots__ = ["job", "request_id", "step"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    request_id: str
+    step: int
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+
+class VerifyCheckpointResponse(_message.Message):
+    __slots__ = ["checked_blobs", "checked_bytes", "checkpoint", "done", "problems", "total_bytes"]
+    CHECKED_BLOBS_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    checked_blobs: int
+    checked_bytes: int
+    checkpoint: _checkpoint_pb2.Checkpoint
+    done: bool
+    problems: _containers.RepeatedCompositeFieldContainer[BlobProblem]
+    total_bytes: int
+    def __init__(self, checked_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., checked_blobs: _Optional[int] = ..., problems: _Optional[_Iterable[_Union[BlobProblem, _Mapping]]] = ..., done: bool = ..., checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
+
+class WaitSaveRequest(_message.Message):
+    __slots__ = ["job", "save_id", "step", "wait_ms"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SAVE_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    save_id: str
+    step: int
+    wait_ms: int
+    def __init__(self, save_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class WaitSaveResponse(_message.Message):
+    __slots__ = ["checkpoint", "shards_registered"]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: _checkpoint_pb2.Checkpoint
+    shards_registered: int
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., shards_registered: _Optional[int] = ...) -> None: ...
+
+class RoundOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []

@@ -1,0 +1,1 @@
+"""The daemon: edges, fragments on disk, and the control plane."""

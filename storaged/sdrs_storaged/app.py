@@ -1,0 +1,261 @@
+"""The daemon ``storaged``: reads its configuration, wires its roles, serves until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry
+
+from sdrs_core.cluster import Disk as DiskView
+from sdrs_core.cluster import DiskState, Endpoints, Node
+from sdrs_core.errors import SdrsError, UnavailableError
+from sdrs_proto.limits import CHANNEL_OPTIONS
+from sdrs_proto.services import CONTROL, MEMBERSHIP, STORAGE, handler
+from sdrs_storaged.config import Config, load_config, split_address
+from sdrs_storaged.control.clock import Clock
+from sdrs_storaged.control.controller import Controller
+from sdrs_storaged.control.meta.sqlite import SqliteMetaStore
+from sdrs_storaged.data_dir import DataDir
+from sdrs_storaged.logs import configure_logs, get_log
+from sdrs_storaged.metrics import ControllerMetrics, DiskMetrics, NodeMetrics, new_registry, serve_metrics
+from sdrs_storaged.node.identity import Identity
+from sdrs_storaged.node.receipts import ReceiptQueue
+from sdrs_storaged.node.transfers import Slots, Tickets
+from sdrs_storaged.rpc.blobs import BlobStore
+from sdrs_storaged.rpc.channels import Channels
+from sdrs_storaged.rpc.control_service import ControlService
+from sdrs_storaged.rpc.controller_client import ControllerClient
+from sdrs_storaged.rpc.data_channel import DataChannelServer
+from sdrs_storaged.rpc.edge import serve
+from sdrs_storaged.rpc.membership_service import MembershipService
+from sdrs_storaged.rpc.node_client import NodeClient
+from sdrs_storaged.rpc.storage_service import StorageService
+from sdrs_storaged.store.capacity import Thresholds
+from sdrs_storaged.store.disk import Disk
+from sdrs_storaged.store.engine import FragmentStore
+from sdrs_storaged.version import VERSION
+
+log = get_log("storaged")
+
+_DRAIN_SECONDS = 10.0
+# A second daemon must not share the port: it would take half of the calls.
+_SERVER_OPTIONS = [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)]
+_LONGEST_UNIX_PATH = 100
+
+
+class Daemon:
+    """One process. ``run`` starts what its roles need, in order, and stops it in the opposite order."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._registry: CollectorRegistry = new_registry()
+        self._metrics_endpoint = ""
+        self._channels = Channels()
+        self._facts: dict[str, Any] = {"version": VERSION, "roles": list(config.roles)}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        async with AsyncExitStack() as cleanup, asyncio.TaskGroup() as tasks:
+            data_dir = DataDir(self._config.data_dir)
+            cleanup.callback(data_dir.close)
+            cleanup.push_async_callback(self._channels.close)
+            if self._config.metrics:
+                self._metrics_endpoint, stop_metrics = serve_metrics(
+                    self._registry, *split_address(self._config.metrics)
+                )
+                cleanup.callback(stop_metrics)
+                self._facts["metrics"] = self._metrics_endpoint
+            try:
+                if "controller" in self._config.roles:
+                    await self._start_controller(cleanup, tasks)
+                if "node" in self._config.roles:
+                    await self._start_node(cleanup, tasks)
+                data_dir.announce(self._facts)
+                log.info("ready", pid=os.getpid(), version=VERSION)
+                await stop.wait()
+                log.info("stopping")
+            finally:
+                await cleanup.aclose()
+
+    async def _serve(self, cleanup: AsyncExitStack, listen: str, handlers: list[grpc.GenericRpcHandler]) -> str:
+        """Start a gRPC server with a health service; the address it took."""
+        server = grpc.aio.server(options=_SERVER_OPTIONS)
+        server.add_generic_rpc_handlers(handlers)
+        checks = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+        host, _ = split_address(listen)
+        try:
+            port = server.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise UnavailableError(
+                f"cannot listen on {listen}: the port is in use, or not ours to take ({error})"
+            ) from error
+        await server.start()
+        await checks.set("", health_pb2.HealthCheckResponse.SERVING)
+        cleanup.push_async_callback(server.stop, 1.0)
+        cleanup.push_async_callback(checks.set, "", health_pb2.HealthCheckResponse.NOT_SERVING)
+        return f"{host}:{port}"
+
+    async def _start_controller(self, cleanup: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
+        config = self._config.controller
+        folder = self._config.data_dir / "controller"
+        folder.mkdir(exist_ok=True)
+        store = await SqliteMetaStore.open(folder / "meta.db")
+        cleanup.push_async_callback(store.close)
+        term = await store.campaign(f"{socket.gethostname()}:{os.getpid()}")
+        nodes = NodeClient(self._channels)
+        controller = await Controller.start(store, term, Clock(), nodes, config)
+        self._registry.register(ControllerMetrics(controller))
+        handlers = [
+            handler(CONTROL, ControlService(controller, lambda: self._metrics_endpoint), serve),
+            handler(MEMBERSHIP, MembershipService(controller), serve),
+        ]
+        address = await self._serve(cleanup, config.listen, handlers)
+        cleanup.callback(tasks.create_task(controller.collector.run()).cancel)
+        self._facts |= {"controller": address, "cluster_id": controller.members.cluster.id}
+        log.info("controller_ready", address=address)
+
+    async def _start_node(self, cleanup: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
+        config = self._config.node
+        identity = Identity.open(self._config.data_dir / "node.json", config.id)
+        client = ControllerClient(self._channels, config.controllers, identity)
+        if not identity.cluster_id:
+            identity.join(await client.find_cluster())
+        store = FragmentStore(await asyncio.to_thread(self._open_disks, identity), Clock().unix_seconds)
+        cleanup.callback(store.close)
+        workers = ThreadPoolExecutor(config.write_slots + config.read_slots, thread_name_prefix="node")
+        cleanup.callback(workers.shutdown)
+        receipts = ReceiptQueue(client.send_receipts)
+        tickets = Tickets()
+        writes, reads = Slots("write", config.write_slots), Slots("read", config.read_slots)
+        blobs = BlobStore(store, identity, NodeMetrics(self._registry))
+        self._registry.register(DiskMetrics(store, lambda: {"write": writes.taken, "read": reads.taken}))
+        service = StorageService(store, blobs, identity, receipts, tickets, writes=writes, reads=reads, workers=workers)
+        address = await self._serve(cleanup, config.listen, [handler(STORAGE, service, serve)])
+        data_server = DataChannelServer(blobs, tickets)
+        cleanup.callback(data_server.close)
+        endpoints = Endpoints(
+            grpc=address,
+            data=data_server.listen_tcp(*split_address(config.data_listen)),
+            unix=data_server.listen_unix(_unix_path(self._config.data_dir)),
+            metrics=self._metrics_endpoint,
+            host=socket.gethostname(),
+        )
+        node = Node(identity.node_id, endpoints, config.domain or endpoints.host, os.getpid(), VERSION)
+        linked = asyncio.Event()
+        cleanup.callback(tasks.create_task(receipts.run()).cancel)
+        cleanup.callback(tasks.create_task(client.run(lambda: node, lambda: _disk_views(store), linked)).cancel)
+        await linked.wait()
+
+        async def drain() -> None:
+            # Nobody new; those inside may finish, because their clients have sent most of it.
+            for slots in (writes, reads):
+                await asyncio.to_thread(slots.drain, _DRAIN_SECONDS)
+
+        cleanup.push_async_callback(drain)
+        self._facts |= {"id": identity.node_id, "grpc": address, "data": endpoints.data, "unix": endpoints.unix}
+        log.info("node_ready", node=identity.node_id, address=address)
+
+    def _open_disks(self, identity: Identity) -> list[Disk]:
+        config = self._config.node
+        folders = config.disks or (self._config.data_dir / "disk-1",)
+        thresholds = Thresholds(config.near_full_percent / 100, config.full_percent / 100)
+        disks: list[Disk] = []
+        try:
+            for folder in folders:
+                disk = Disk.open(
+                    folder,
+                    cluster_id=identity.cluster_id,
+                    node_id=identity.node_id,
+                    thresholds=thresholds,
+                    capacity_bytes=config.disk_capacity_bytes or None,
+                )
+                disks.append(disk)
+        except BaseException:
+            for disk in disks:
+                disk.close()
+            raise
+        return disks
+
+
+def _unix_path(data_dir: Path) -> Path:
+    """Socket paths are short by law; a long data_dir gets one in the temporary folder."""
+    path = data_dir.resolve() / "data.sock"
+    if len(str(path)) <= _LONGEST_UNIX_PATH:
+        return path
+    return Path(tempfile.mkdtemp(prefix="sdrs-")) / "data.sock"
+
+
+def _disk_views(store: FragmentStore) -> list[DiskView]:
+    return [
+        DiskView(
+            id=usage.disk_id,
+            path=str(usage.path),
+            state=DiskState(usage.state),
+            capacity_bytes=usage.capacity_bytes,
+            used_bytes=usage.used_bytes,
+            fragment_count=usage.fragment_count,
+            detail=usage.detail,
+        )
+        for usage in store.disks()
+    ]
+
+
+async def _run(config: Config) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    starting = asyncio.ensure_future(Daemon(config).run(stop))
+
+    def ask_to_stop() -> None:
+        # The first signal drains; before the daemon serves, and on a second one, there is nothing to wait for.
+        if stop.is_set():
+            starting.cancel()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask_to_stop)
+    await starting
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="storaged", description="The storage daemon of SDRS: roles controller and node."
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file; see deploy/storaged.example.toml")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key, as in node.domain=rack-7"
+    )
+    parser.add_argument("--insecure", action="store_true", help="allow to listen beyond loopback in the clear")
+    parser.add_argument("--check", action="store_true", help="validate the configuration and exit")
+    parser.add_argument("--version", action="version", version=f"storaged {VERSION}")
+    flags = parser.parse_args()
+    overrides = [*flags.set, *(["insecure=true"] if flags.insecure else [])]
+    try:
+        config = load_config(flags.config, os.environ, overrides)
+        config.check_exposure()
+        if flags.check:
+            return
+        configure_logs(config.log_level, config.log_format)
+        asyncio.run(_run(config))
+    except* SdrsError as group:
+        error = _first(group)
+        sys.stderr.write(f"storaged: {error.message}\n")
+        sys.exit(error.exit_code)
+    except* (asyncio.CancelledError, KeyboardInterrupt):
+        sys.exit(130)
+
+
+def _first(group: BaseExceptionGroup[SdrsError]) -> SdrsError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,0 +1,223 @@
+"""Letting go of data, never on doubt (I7).
+
+Four steps, each safe to interrupt: abandoned saves are aborted; the pools' retention deletes into the trash; what
+lies in the trash beyond its grace period is condemned by transaction, its holders are marked as dropping (P14),
+dropped, and forgotten once their nodes confirmed; and fragments that no record names are dropped after two complete scans of their node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from sdrs_core.checkpoints import Save, SaveState, Shard
+from sdrs_core.cluster import Authority, Node, NodeState
+from sdrs_core.errors import SdrsError
+from sdrs_core.fault_points import reach
+from sdrs_core.ids import BlobId, JobName, NodeId, SaveId
+from sdrs_core.retention import decide_retention
+from sdrs_storaged.control import keys
+from sdrs_storaged.control.catalog import Catalog
+from sdrs_storaged.control.clock import Clock
+from sdrs_storaged.control.members import Members
+from sdrs_storaged.control.meta.store import Delete
+from sdrs_storaged.control.records import ConflictError, Records, Stored, put
+from sdrs_storaged.control.rounds import Rounds
+from sdrs_storaged.control.saves import Saves
+from sdrs_storaged.logs import get_log
+
+log = get_log("collector")
+
+_MAX_SUSPECTS_PER_NODE = 100_000  # I10; the rest waits for the next scan
+_DROP_BATCH = 500
+
+FragmentName = tuple[BlobId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    blob_id: BlobId
+    index: int
+    save_id: SaveId
+    created_unix_ms: int
+
+
+class NodeCommands(Protocol):
+    """What the collector asks of a node; the other side is ``rpc.node_client``."""
+
+    async def list_fragments(self, node: Node, after: str) -> tuple[list[Fragment], str]: ...
+
+    async def drop_fragments(
+        self, node: Node, fragments: Sequence[FragmentName], authority: Authority
+    ) -> set[FragmentName]: ...
+
+
+class Collector:
+    def __init__(
+        self,
+        records: Records,
+        members: Members,
+        saves: Saves,
+        catalog: Catalog,
+        rounds: Rounds,
+        nodes: NodeCommands,
+        clock: Clock,
+        *,
+        grace_seconds: float,
+        interval_seconds: float,
+    ) -> None:
+        self._records = records
+        self._members = members
+        self._saves = saves
+        self._catalog = catalog
+        self._rounds = rounds
+        self._nodes = nodes
+        self._clock = clock
+        self._grace_ms = grace_seconds * 1000
+        self._interval_seconds = interval_seconds
+        self._suspects: dict[NodeId, set[FragmentName]] = {}
+        self.dropped_total = 0
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_seconds)
+            try:
+                await self.collect()
+            except SdrsError as error:
+                # The next round tries again; nothing was decided on the way.
+                log.warning("collection_interrupted", why=error.message)
+
+    async def collect(self) -> None:
+        await self._saves.expire()
+        await self._apply_retention()
+        async for stored in self._records.all(keys.TRASH, Save):
+            await self._empty_trash(stored)
+        for node in self._members.nodes():
+            if node.state is NodeState.UP:
+                await self._scan_for_orphans(node)
+
+    # Retention
+
+    async def _apply_retention(self) -> None:
+        policies = {pool.name: pool for pool in self._members.pools() if not pool.retention.keeps_all}
+        if not policies:
+            return
+        job, saves = JobName(""), list[Stored[Save]]()
+        async for stored in self._records.all(keys.SAVES, Save):
+            if stored.value.job != job:
+                await self._retain(saves)
+                job, saves = stored.value.job, []
+            if stored.value.state.is_readable and stored.value.pool in policies:
+                saves.append(stored)
+        await self._retain(saves)
+
+    async def _retain(self, saves: list[Stored[Save]]) -> None:
+        """One job's readable generations, newest first, each judged by the policy of its pool."""
+        by_id = {stored.value.save_id: stored for stored in saves}
+        for name in {stored.value.pool for stored in saves}:
+            pool = self._members.pool(name)
+            expired = decide_retention(
+                [stored.value for stored in saves if stored.value.pool == name],
+                pool.retention,
+                pool_level=pool.level,
+                pinned=self._rounds.pinned(),
+                now_unix_ms=self._clock.unix_ms(),
+            )
+            for expiry in expired:
+                await self._catalog.discard(by_id[expiry.save.save_id], why=f"retention: {expiry.why}")
+
+    # Trash
+
+    async def _empty_trash(self, stored: Stored[Save]) -> None:
+        save = stored.value
+        if save.state is not SaveState.CONDEMNED:
+            if self._clock.unix_ms() - save.ended_unix_ms < self._grace_ms:
+                return
+            condemned = replace(save, state=SaveState.CONDEMNED)
+            try:
+                # P13: final. An undelete compares the same record, so only one of the two wins.
+                revision = await self._records.commit([stored.unchanged()], [put(stored.key, condemned)])
+            except ConflictError:
+                return
+            stored = Stored(stored.key, condemned, revision)
+        reach("collect.condemned")
+        shards_left = False
+        async for shard in self._records.all(keys.shards(save.save_id), Shard):
+            shards_left |= not await self._drop_shard(shard)
+        if not shards_left:
+            await self._records.commit([stored.unchanged()], [Delete(stored.key)])
+            log.info("checkpoint_collected", job=save.job, step=save.step, save=save.save_id)
+
+    async def _drop_shard(self, stored: Stored[Shard]) -> bool:
+        """True once every fragment of it is confirmed gone, and its record too."""
+        if not all(holder.dropping for blob in stored.value.blobs for holder in blob.holders):
+            blobs = tuple(
+                replace(blob, holders=tuple(replace(h, dropping=True) for h in blob.holders))
+                for blob in stored.value.blobs
+            )
+            dropping = replace(stored.value, blobs=blobs)
+            revision = await self._records.commit([stored.unchanged()], [put(stored.key, dropping)])
+            stored = Stored(stored.key, dropping, revision)
+        wanted: dict[NodeId, list[FragmentName]] = {}
+        for blob in stored.value.blobs:
+            for holder in blob.holders:
+                wanted.setdefault(holder.node_id, []).append((blob.id, holder.fragment_index))
+        for node_id, fragments in wanted.items():
+            node = self._members.node(node_id)
+            if node.state is not NodeState.UP or not await self._drop(node, fragments):
+                return False
+        await self._records.commit([stored.unchanged()], [Delete(stored.key)])
+        return True
+
+    async def _drop(self, node: Node, fragments: Sequence[FragmentName]) -> bool:
+        for start in range(0, len(fragments), _DROP_BATCH):
+            batch = fragments[start : start + _DROP_BATCH]
+            try:
+                dropped = await self._nodes.drop_fragments(node, batch, await self._members.authority())
+            except SdrsError as error:
+                log.warning("drop_failed", node=node.id, why=error.message)
+                return False
+            self.dropped_total += len(dropped)
+            if set(batch) - dropped:
+                return False
+        return True
+
+    # Orphans
+
+    async def _scan_for_orphans(self, node: Node) -> None:
+        """Fragments that two complete scans in a row found named by nothing, and that are older than the grace
+        period.
+        """
+        suspects: set[FragmentName] = set()
+        after = ""
+        try:
+            while True:
+                fragments, after = await self._nodes.list_fragments(node, after)
+                suspects.update(await self._unreferenced(fragments))
+                if not after or len(suspects) > _MAX_SUSPECTS_PER_NODE:
+                    break
+        except SdrsError as error:
+            # An incomplete scan proves nothing, and neither does the one before it any more.
+            self._suspects.pop(node.id, None)
+            log.warning("scan_incomplete", node=node.id, why=error.message)
+            return
+        orphans = sorted(suspects & self._suspects.get(node.id, set()))
+        self._suspects[node.id] = suspects
+        if orphans and await self._drop(node, orphans):
+            log.info("orphans_dropped", node=node.id, fragment_count=len(orphans))
+
+    async def _unreferenced(self, fragments: Sequence[Fragment]) -> set[FragmentName]:
+        old_before_ms = self._clock.unix_ms() - self._grace_ms
+        by_save: dict[SaveId, set[FragmentName]] = {}
+        for fragment in fragments:
+            # A pending save refers to all that was written for it (P13); once it has ended that can never change back.
+            if fragment.created_unix_ms <= old_before_ms and not self._saves.is_pending(fragment.save_id):
+                by_save.setdefault(fragment.save_id, set()).add((fragment.blob_id, fragment.index))
+        unreferenced: set[FragmentName] = set()
+        for save_id, names in by_save.items():
+            async for shard in self._records.all(keys.shards(save_id), Shard):
+                names -= {(blob.id, holder.fragment_index) for blob in shard.value.blobs for holder in blob.holders}
+            unreferenced |= names
+        return unreferenced

@@ -1,0 +1,95 @@
+"""The control plane of one active controller: its parts, wired for one term."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sdrs_core.attempts import Job
+from sdrs_core.checkpoints import Save
+from sdrs_core.cluster import DiskState, NodeState
+from sdrs_storaged.config import ControllerConfig
+from sdrs_storaged.control import keys
+from sdrs_storaged.control.catalog import Catalog
+from sdrs_storaged.control.clock import Clock
+from sdrs_storaged.control.collector import Collector, NodeCommands
+from sdrs_storaged.control.members import Members
+from sdrs_storaged.control.meta.store import MetaStore, Term
+from sdrs_storaged.control.records import Records
+from sdrs_storaged.control.rounds import Rounds
+from sdrs_storaged.control.saves import Saves
+from sdrs_storaged.control.tally import Tally
+from sdrs_storaged.control.verifier import FragmentVerifier, Verifier
+from sdrs_storaged.logs import get_log
+
+log = get_log("controller")
+
+
+class NodeCalls(NodeCommands, FragmentVerifier, Protocol):
+    """All that a controller asks of nodes."""
+
+
+class Controller:
+    def __init__(
+        self, records: Records, members: Members, clock: Clock, nodes: NodeCalls, config: ControllerConfig
+    ) -> None:
+        self.records = records
+        self.config = config
+        self.members = members
+        self.tally = Tally()
+        self.saves = Saves(records, members, clock, self.tally, ttl_seconds=config.save_ttl_seconds)
+        self.rounds = Rounds(records, self.saves, clock)
+        self.catalog = Catalog(records, clock, self.tally, pins=self.rounds.pinned)
+        self.verifier = Verifier(self.catalog, members, nodes)
+        self.collector = Collector(
+            records,
+            members,
+            self.saves,
+            self.catalog,
+            self.rounds,
+            nodes,
+            clock,
+            grace_seconds=config.grace_seconds,
+            interval_seconds=config.collect_interval_seconds,
+        )
+
+    @classmethod
+    async def start(
+        cls, store: MetaStore, term: Term, clock: Clock, nodes: NodeCalls, config: ControllerConfig
+    ) -> Controller:
+        records = Records(store, term)
+        cluster = await Members.found_cluster(records)
+        members = Members(records, clock, cluster, suspect_after_seconds=config.suspect_after_seconds)
+        await members.load(default_pool=config.default_pool)
+        controller = cls(records, members, clock, nodes, config)
+        await controller.saves.load()
+        await controller.rounds.load()
+        log.info(
+            "controller_active", cluster=cluster.id, term=term.number, pending_saves=controller.saves.pending_count
+        )
+        return controller
+
+    async def jobs(self, *, after: str, limit: int) -> tuple[list[Job], bool]:
+        found, more = await self.records.page(keys.JOBS, Job, after=after, limit=limit)
+        return [stored.value for stored in found], more
+
+    async def trash_count(self) -> int:
+        return len([stored async for stored in self.records.all(keys.TRASH, Save)])
+
+    def warnings(self) -> list[str]:
+        """What an operator should know, in sentences."""
+        found = [self.records.frozen_because] if self.records.frozen_because else []
+        for node in self.members.nodes():
+            if node.state is NodeState.DOWN:
+                found.append(f"node {node.id} is down: what only it holds cannot be read until it returns")
+            for disk in node.disks:
+                percent = 100 * disk.used_bytes / max(1, disk.capacity_bytes)
+                if disk.state is DiskState.NEAR_FULL:
+                    found.append(f"disk {disk.path} of node {node.id} is nearly full ({percent:.0f} %)")
+                elif disk.state is DiskState.FULL:
+                    found.append(
+                        f"disk {disk.path} of node {node.id} is full ({percent:.0f} %): it takes no more writes"
+                    )
+                elif disk.state is DiskState.FAILED:
+                    found.append(f"disk {disk.path} of node {node.id} failed: {disk.detail}")
+        found += [f"checkpoint {title} is damaged: {damage}" for title, damage in self.tally.damaged.items()]
+        return found

@@ -1,0 +1,89 @@
+"""Every key of the MetaStore, in one place.
+
+::
+
+    cluster                             the cluster's id, incarnation and secret
+    node/ID   pool/NAME   layout/POOL   group/POOL/ID
+    job/NAME                            current attempt; from where it resumed
+    attempt/JOB/RUN/ORDINAL             the number of an attempt that was heard of
+    save/JOB/STEP/ATTEMPT               one generation: pending, committed or set aside. The commit flips this key (I2)
+    trash/SAVE                          one that was aborted or deleted, on its way out
+    shard/SAVE/RANK                     a rank's blobs and their holders (P3)
+    round/JOB                           the restore round under way (P16)
+
+Steps and attempts count down, so that a plain range gives the newest first.
+"""
+
+from __future__ import annotations
+
+import xxhash
+
+from sdrs_core.attempts import Attempt
+from sdrs_core.ids import MAX_STEP
+
+CLUSTER = "cluster"
+NODES = "node/"
+POOLS = "pool/"
+GROUPS = "group/"
+JOBS = "job/"
+SAVES = "save/"
+TRASH = "trash/"
+
+_MAX_ATTEMPT = 2**40
+
+
+def node(node_id: str) -> str:
+    return f"{NODES}{node_id}"
+
+
+def pool(name: str) -> str:
+    return f"{POOLS}{name}"
+
+
+def layout(pool_name: str) -> str:
+    return f"layout/{pool_name}"
+
+
+def groups_of(pool_name: str) -> str:
+    return f"{GROUPS}{pool_name}/"
+
+
+def group(pool_name: str, group_id: str) -> str:
+    return f"{groups_of(pool_name)}{group_id}"
+
+
+def job(name: str) -> str:
+    return f"{JOBS}{name}"
+
+
+def attempt(job_name: str, attempt: Attempt) -> str:
+    # A run's name may hold anything, a key may not.
+    return f"attempt/{job_name}/{xxhash.xxh3_128_hexdigest(attempt.run.encode())}/{attempt.ordinal}"
+
+
+def saves_of_job(job_name: str) -> str:
+    return f"{SAVES}{job_name}/"
+
+
+def saves_of_step(job_name: str, step: int) -> str:
+    return f"{saves_of_job(job_name)}{MAX_STEP - step:016d}/"
+
+
+def save(job_name: str, step: int, attempt_number: int) -> str:
+    return f"{saves_of_step(job_name, step)}{_MAX_ATTEMPT - attempt_number:013d}"
+
+
+def trash(save_id: str) -> str:
+    return f"{TRASH}{save_id}"
+
+
+def shards(save_id: str) -> str:
+    return f"shard/{save_id}/"
+
+
+def shard(save_id: str, rank: int) -> str:
+    return f"{shards(save_id)}{rank:06d}"
+
+
+def round_of(job_name: str) -> str:
+    return f"round/{job_name}"

@@ -1,0 +1,88 @@
+"""Typed records over the MetaStore: JSON values, and transactions that carry the controller's term."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter
+
+from sdrs_core.errors import RefusedError, SdrsError, StaleTermError
+from sdrs_storaged.control.meta.store import LEADER_KEY, Compare, Entry, MetaStore, Op, Put, Term
+
+T = TypeVar("T")
+PAGE_ENTRIES = 500
+
+
+class ConflictError(SdrsError):
+    """Somebody else changed a record in between: read it again and decide anew. It never leaves the controller."""
+
+    reason = "CONFLICT"
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[T]):
+    """A record with the revision that a change of it must compare (P4)."""
+
+    key: str
+    value: T
+    revision: int
+
+    def unchanged(self) -> Compare:
+        return Compare.revision_is(self.key, self.revision)
+
+
+def put(key: str, value: Any) -> Put:
+    return Put(key, _adapter(type(value)).dump_json(value))
+
+
+class Records:
+    """What the controller reads and writes. Every write holds only while its term leads (I2, I3)."""
+
+    def __init__(self, store: MetaStore, term: Term) -> None:
+        self.store = store
+        self.term = term
+        # P18: a reason not to change anything any more, found after a node had seen a later history than ours.
+        self.frozen_because = ""
+
+    async def get(self, key: str, kind: type[T]) -> Stored[T] | None:
+        entry = await self.store.get(key)
+        return _stored(entry, kind) if entry else None
+
+    async def page(
+        self, prefix: str, kind: type[T], *, after: str = "", limit: int = PAGE_ENTRIES
+    ) -> tuple[list[Stored[T]], bool]:
+        page = await self.store.range(prefix, after=after, limit=limit)
+        return [_stored(entry, kind) for entry in page.entries], page.more
+
+    async def all(self, prefix: str, kind: type[T]) -> AsyncIterator[Stored[T]]:
+        """Every record below ``prefix``, a page at a time."""
+        after, more = "", True
+        while more:
+            found, more = await self.page(prefix, kind, after=after)
+            for record in found:
+                yield record
+                after = record.key
+
+    async def commit(self, compare: Sequence[Compare], then: Sequence[Op]) -> int:
+        """Change records in one transaction; its revision. ConflictError if a compared record moved."""
+        if self.frozen_because:
+            raise RefusedError(self.frozen_because)
+        result = await self.store.txn([self.term.unchanged(), *compare], then)
+        if result.succeeded:
+            return result.revision
+        leader = await self.store.get(LEADER_KEY)
+        if leader is None or leader.value != self.term.record():
+            raise StaleTermError("this controller no longer leads: ask the active one")
+        raise ConflictError("a record changed in between")
+
+
+def _stored(entry: Entry, kind: type[T]) -> Stored[T]:
+    return Stored(entry.key, _adapter(kind).validate_json(entry.value), entry.mod_revision)

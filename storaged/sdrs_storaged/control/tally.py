@@ -1,0 +1,34 @@
+"""Running totals of the catalog, so that status and metrics need no scan."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sdrs_core.checkpoints import Save, SaveState
+from sdrs_core.ids import PoolName
+
+_MAX_DAMAGED_NAMES = 1000  # I10
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.saves_by_pool: Counter[PoolName] = Counter()
+        self.bytes_by_pool: Counter[PoolName] = Counter()
+        self.commits_total = 0
+        self.damaged: dict[str, str] = {}
+
+    def add(self, save: Save) -> None:
+        self.saves_by_pool[save.pool] += 1
+        self.bytes_by_pool[save.pool] += save.size_bytes
+        if save.damage and len(self.damaged) < _MAX_DAMAGED_NAMES:
+            self.damaged[save.title] = save.damage
+
+    def remove(self, save: Save) -> None:
+        self.saves_by_pool[save.pool] -= 1
+        self.bytes_by_pool[save.pool] -= save.size_bytes
+        self.damaged.pop(save.title, None)
+
+    def change(self, before: Save, after: Save) -> None:
+        self.remove(before)
+        self.add(after)
+        self.commits_total += before.state is SaveState.PENDING and after.state.is_readable

@@ -1,0 +1,98 @@
+"""What Prometheus sees at /metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import (
+    GC_COLLECTOR,
+    PLATFORM_COLLECTOR,
+    PROCESS_COLLECTOR,
+    CollectorRegistry,
+    Counter,
+    start_http_server,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector as MetricSource
+
+from sdrs_core.cluster import NodeState
+from sdrs_storaged.control.controller import Controller
+from sdrs_storaged.store.engine import FragmentStore
+
+
+def new_registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    for collector in (GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR):
+        registry.register(collector)
+    return registry
+
+
+def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> tuple[str, Callable[[], None]]:
+    """The address taken, and how to stop."""
+    server, _ = start_http_server(port, host, registry)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+
+    return f"{host}:{server.server_port}", stop
+
+
+class NodeMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.received_bytes = Counter(
+            "sdrs_received_bytes", "Bytes of blobs made durable by this node", registry=registry
+        )
+        self.sent_bytes = Counter("sdrs_sent_bytes", "Bytes of blobs sent to readers by this node", registry=registry)
+
+
+class DiskMetrics(MetricSource):
+    def __init__(self, store: FragmentStore, transfers: Callable[[], dict[str, int]]) -> None:
+        self._store = store
+        self._transfers = transfers
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        labels = ["disk", "path"]
+        capacity = GaugeMetricFamily("sdrs_disk_capacity_bytes", "Capacity of a disk", labels=labels)
+        used = GaugeMetricFamily("sdrs_disk_used_bytes", "Space in use on a disk", labels=labels)
+        count = GaugeMetricFamily("sdrs_disk_fragments", "Fragments on a disk", labels=labels)
+        state = GaugeMetricFamily("sdrs_disk_state", "1 for the state that a disk is in", labels=[*labels, "state"])
+        for disk in self._store.disks():
+            values = [disk.disk_id, str(disk.path)]
+            capacity.add_metric(values, disk.capacity_bytes)
+            used.add_metric(values, disk.used_bytes)
+            count.add_metric(values, disk.fragment_count)
+            state.add_metric([*values, str(disk.state)], 1)
+        transfers = GaugeMetricFamily("sdrs_transfers", "Transfers under way", labels=["kind"])
+        for kind, number in self._transfers().items():
+            transfers.add_metric([kind], number)
+        return [capacity, used, count, state, transfers]
+
+
+class ControllerMetrics(MetricSource):
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        controller = self._controller
+        nodes = controller.members.nodes()
+        by_state = GaugeMetricFamily("sdrs_nodes", "Nodes by state", labels=["state"])
+        for state in NodeState:
+            by_state.add_metric([str(state)], sum(node.state is state for node in nodes))
+        pools = GaugeMetricFamily("sdrs_pool_checkpoints", "Checkpoints and pending saves of a pool", labels=["pool"])
+        used = GaugeMetricFamily("sdrs_pool_used_bytes", "Bytes of the checkpoints of a pool", labels=["pool"])
+        for pool in controller.members.pools():
+            pools.add_metric([pool.name], controller.tally.saves_by_pool[pool.name])
+            used.add_metric([pool.name], controller.tally.bytes_by_pool[pool.name])
+        single = {
+            "sdrs_pending_saves": ("Saves that wait for ranks", controller.saves.pending_count),
+            "sdrs_commits": ("Checkpoints committed since the controller started", controller.tally.commits_total),
+            "sdrs_damaged_checkpoints": ("Checkpoints known to be damaged", len(controller.tally.damaged)),
+            "sdrs_dropped_fragments": (
+                "Fragments collected since the controller started",
+                controller.collector.dropped_total,
+            ),
+            "sdrs_term": ("The term of the active controller", controller.records.term.number),
+        }
+        gauges = [GaugeMetricFamily(name, text, value=value) for name, (text, value) in single.items()]
+        return [by_state, pools, used, *gauges]

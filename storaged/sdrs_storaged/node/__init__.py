@@ -1,0 +1,1 @@
+"""The node role: who this node is, its link to the controller, and the transfers it takes part in."""

@@ -1,0 +1,104 @@
+"""Transfers: slots that bound how many run at once (P21), and the tickets that admit a socket to one."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sdrs_core.errors import PermissionDeniedError, UnavailableError
+from sdrs_core.ids import BlobId, GroupId
+from sdrs_proto.channel import TICKET_CHARS
+from sdrs_proto.limits import TICKET_SECONDS
+from sdrs_storaged.store.fragment import FragmentOrigin
+
+
+@dataclass(frozen=True, slots=True)
+class WriteIntent:
+    origin: FragmentOrigin
+    size_bytes: int
+    group_id: GroupId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIntent:
+    blob_id: BlobId
+    fragment_index: int
+    offset: int
+    length: int  # 0: to the end
+
+
+Intent = WriteIntent | ReadIntent
+
+
+class Slots:
+    """A bounded number of transfers of one kind. A transfer holds its slot from its ticket to its end."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self._name = name
+        self._count = count
+        self._taken = 0
+        self._change = threading.Condition()
+        self._closed = False
+
+    @property
+    def taken(self) -> int:
+        return self._taken
+
+    def take(self, timeout_seconds: float) -> None:
+        with self._change:
+            if (
+                not self._change.wait_for(lambda: self._closed or self._taken < self._count, timeout_seconds)
+                or self._closed
+            ):
+                why = "it is shutting down" if self._closed else f"all its {self._count} {self._name} slots are busy"
+                raise UnavailableError(f"the node takes no {self._name} transfer now: {why}")
+            self._taken += 1
+
+    def give(self) -> None:
+        with self._change:
+            self._taken -= 1
+            self._change.notify_all()
+
+    def drain(self, timeout_seconds: float) -> bool:
+        """Admit nobody new, wait for those inside; False if some are still there."""
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
+            return self._change.wait_for(lambda: self._taken == 0, timeout_seconds)
+
+
+class Tickets:
+    """Single-use and expiring: whoever holds one may open exactly one transfer, soon."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: dict[str, tuple[Intent, Slots, float]] = {}
+
+    def issue(self, intent: Intent, slots: Slots) -> str:
+        """The caller has taken a slot; it goes with the ticket."""
+        self.expire()
+        ticket = secrets.token_hex(TICKET_CHARS // 2)
+        with self._lock:
+            self._open[ticket] = (intent, slots, self._clock() + TICKET_SECONDS)
+        return ticket
+
+    def redeem(self, ticket: str) -> tuple[Intent, Slots]:
+        self.expire()
+        with self._lock:
+            found = self._open.pop(ticket, None)
+        if found is None:
+            raise PermissionDeniedError("this ticket is unknown, used or expired: ask for a new one")
+        return found[0], found[1]
+
+    def expire(self) -> None:
+        now = self._clock()
+        with self._lock:
+            late = [ticket for ticket, (_, _, deadline) in self._open.items() if deadline < now]
+            ended = [self._open.pop(ticket)[1] for ticket in late]
+        for slots in ended:
+            slots.give()

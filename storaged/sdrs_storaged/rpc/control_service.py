@@ -1,0 +1,252 @@
+"""The service ``Control``: users and operators."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+
+from sdrs_core.cluster import DEFAULT_POOL
+from sdrs_core.ids import BlobId, JobName, NodeId, PoolName, SaveId
+from sdrs_proto import convert
+from sdrs_proto.limits import MAX_WAIT_MS
+from sdrs_proto.v1 import cluster_pb2
+from sdrs_proto.v1 import control_pb2 as pb
+from sdrs_storaged.control import keys
+from sdrs_storaged.control.controller import Controller
+from sdrs_storaged.control.rounds import Outcome
+from sdrs_storaged.control.saves import SaveRequest
+from sdrs_storaged.control.verifier import Progress
+from sdrs_storaged.rpc.edge import page_size
+from sdrs_storaged.version import VERSION
+
+_OUTCOMES = {
+    Outcome.OPEN: pb.ROUND_OUTCOME_OPEN,
+    Outcome.DONE: pb.ROUND_OUTCOME_DONE,
+    Outcome.NEXT: pb.ROUND_OUTCOME_NEXT,
+}
+
+
+class ControlService:
+    def __init__(self, controller: Controller, metrics_endpoint: Callable[[], str]) -> None:
+        self._controller = controller
+        self._members = controller.members
+        self._saves = controller.saves
+        self._catalog = controller.catalog
+        self._metrics_endpoint = metrics_endpoint
+
+    async def get_cluster(self, request: pb.GetClusterRequest) -> pb.GetClusterResponse:
+        controller = self._controller
+        return pb.GetClusterResponse(
+            cluster_id=self._members.cluster.id,
+            incarnation=self._members.cluster.incarnation,
+            term=controller.records.term.number,
+            version=VERSION,
+            revision=await controller.records.store.revision(),
+            controller_pid=os.getpid(),
+            pending_save_count=self._saves.pending_count,
+            trash_count=await controller.trash_count(),
+            damaged_count=len(controller.tally.damaged),
+            warnings=controller.warnings(),
+            save_ttl_seconds=int(controller.config.save_ttl_seconds),
+            grace_seconds=int(controller.config.grace_seconds),
+            metrics_endpoint=self._metrics_endpoint(),
+        )
+
+    # Nodes and pools
+
+    async def list_nodes(self, request: pb.ListNodesRequest) -> pb.ListNodesResponse:
+        nodes = [node for node in self._members.nodes() if node.id > request.page_token]
+        page = nodes[: page_size(request.page_size)]
+        token = page[-1].id if len(page) < len(nodes) else ""
+        return pb.ListNodesResponse(nodes=[convert.node_to(node) for node in page], next_page_token=token)
+
+    async def get_node(self, request: pb.GetNodeRequest) -> pb.GetNodeResponse:
+        node = self._members.node(NodeId(request.node_id))
+        groups = self._members.groups(node_id=node.id)
+        return pb.GetNodeResponse(node=convert.node_to(node), groups=[convert.group_to(group) for group in groups])
+
+    async def create_pool(self, request: pb.CreatePoolRequest) -> pb.CreatePoolResponse:
+        pool = await self._members.create_pool(convert.pool_from(request.pool), request.request_id)
+        return pb.CreatePoolResponse(pool=self._pool(pool.name))
+
+    async def list_pools(self, request: pb.ListPoolsRequest) -> pb.ListPoolsResponse:
+        pools = [pool for pool in self._members.pools() if pool.name > request.page_token]
+        page = pools[: page_size(request.page_size)]
+        token = page[-1].name if len(page) < len(pools) else ""
+        return pb.ListPoolsResponse(pools=[self._pool(pool.name) for pool in page], next_page_token=token)
+
+    async def get_pool(self, request: pb.GetPoolRequest) -> pb.GetPoolResponse:
+        groups = self._members.groups(pool=request.name)
+        return pb.GetPoolResponse(pool=self._pool(request.name), groups=[convert.group_to(group) for group in groups])
+
+    async def update_pool(self, request: pb.UpdatePoolRequest) -> pb.UpdatePoolResponse:
+        given = ("keep_last", "keep_every_steps", "max_age_seconds")
+        retention = {name: getattr(request, name) for name in given if request.HasField(name)}
+        level = convert.level_from(request.level) if request.HasField("level") else None
+        await self._members.update_pool(request.name, level=level, retention=retention)
+        return pb.UpdatePoolResponse(pool=self._pool(request.name))
+
+    async def delete_pool(self, request: pb.DeletePoolRequest) -> pb.DeletePoolResponse:
+        count = self._controller.tally.saves_by_pool[PoolName(request.name)]
+        await self._members.delete_pool(request.name, checkpoint_count=count)
+        return pb.DeletePoolResponse()
+
+    def _pool(self, name: str) -> cluster_pb2.Pool:
+        pool, tally = self._members.pool(name), self._controller.tally
+        return convert.pool_to(
+            pool,
+            layout=self._members.layout(pool.name).value.number,
+            checkpoint_count=tally.saves_by_pool[pool.name],
+            used_bytes=tally.bytes_by_pool[pool.name],
+        )
+
+    # Saves
+
+    async def begin_save(self, request: pb.BeginSaveRequest) -> pb.BeginSaveResponse:
+        begun = await self._saves.begin(
+            SaveRequest(
+                job=JobName(request.job),
+                step=request.step,
+                rank=request.rank,
+                world_size=request.world_size,
+                attempt=convert.attempt_from(request.attempt),
+                pool=PoolName(request.pool or DEFAULT_POOL),
+                level=convert.level_from(request.level),
+                kind=convert.kind_from(request.kind),
+                host=request.host,
+                avoid=frozenset(NodeId(node_id) for node_id in request.avoid_node_ids),
+            )
+        )
+        response = pb.BeginSaveResponse(
+            save_id=begun.save.save_id,
+            attempt=begun.save.attempt,
+            capability=begun.capability,
+            state=convert.save_state_to(begun.save.state),
+            shard_registered=begun.registered is not None,
+            shard_content_hash=begun.registered.content_hash if begun.registered else "",
+        )
+        if begun.group:
+            response.group.CopyFrom(convert.group_to(begun.group))
+            response.primary.CopyFrom(convert.node_to(self._members.node(begun.group.primary)))
+        return response
+
+    async def wait_save(self, request: pb.WaitSaveRequest) -> pb.WaitSaveResponse:
+        wait_ms = min(request.wait_ms, MAX_WAIT_MS)
+        save, shard_count = await self._saves.wait(SaveId(request.save_id), JobName(request.job), request.step, wait_ms)
+        return pb.WaitSaveResponse(checkpoint=convert.save_to(save), shards_registered=shard_count)
+
+    async def abort_save(self, request: pb.AbortSaveRequest) -> pb.AbortSaveResponse:
+        await self._saves.abort(SaveId(request.save_id), request.capability, request.reason)
+        return pb.AbortSaveResponse()
+
+    # Checkpoints
+
+    async def list_jobs(self, request: pb.ListJobsRequest) -> pb.ListJobsResponse:
+        jobs, more = await self._controller.jobs(after=request.page_token, limit=page_size(request.page_size))
+        return pb.ListJobsResponse(
+            jobs=[pb.JobSummary(job=job.name, attempt=job.attempt, attempt_owner=job.owner) for job in jobs],
+            next_page_token=keys.job(jobs[-1].name) if more else "",
+        )
+
+    async def list_checkpoints(self, request: pb.ListCheckpointsRequest) -> pb.ListCheckpointsResponse:
+        job = JobName(request.job)
+        limit = page_size(request.page_size)
+        saves, token = await self._catalog.page(
+            job, all_states=request.all_states, after=request.page_token, limit=limit
+        )
+        if request.all_states and not token:
+            saves = [*saves, *await self._catalog.trash_of(job)]
+        return pb.ListCheckpointsResponse(checkpoints=[convert.save_to(save) for save in saves], next_page_token=token)
+
+    async def get_checkpoint(self, request: pb.GetCheckpointRequest) -> pb.GetCheckpointResponse:
+        stored = await self._catalog.get(JobName(request.job), request.step)
+        return pb.GetCheckpointResponse(checkpoint=convert.save_to(stored.value))
+
+    async def list_shards(self, request: pb.ListShardsRequest) -> pb.ListShardsResponse:
+        save_id = SaveId(request.save_id)
+        if request.HasField("rank"):
+            shards, token = [await self._catalog.shard(save_id, request.rank)], ""
+        else:
+            limit = page_size(request.page_size)
+            found, more = await self._catalog.shards(save_id, after=request.page_token, limit=limit)
+            shards, token = [stored.value for stored in found], (found[-1].key if more else "")
+        holders = sorted({holder.node_id for shard in shards for blob in shard.blobs for holder in blob.holders})
+        return pb.ListShardsResponse(
+            shards=[convert.shard_to(shard) for shard in shards],
+            nodes=[convert.node_to(self._members.node(node_id)) for node_id in holders],
+            next_page_token=token,
+        )
+
+    async def delete_checkpoint(self, request: pb.DeleteCheckpointRequest) -> pb.DeleteCheckpointResponse:
+        save = await self._catalog.delete(JobName(request.job), request.step, why="by request")
+        return pb.DeleteCheckpointResponse(checkpoint=convert.save_to(save))
+
+    async def undelete_checkpoint(self, request: pb.UndeleteCheckpointRequest) -> pb.UndeleteCheckpointResponse:
+        save = await self._catalog.undelete(JobName(request.job), request.step)
+        return pb.UndeleteCheckpointResponse(checkpoint=convert.save_to(save))
+
+    async def hold_checkpoint(self, request: pb.HoldCheckpointRequest) -> pb.HoldCheckpointResponse:
+        save = await self._catalog.hold(JobName(request.job), request.step, held=True)
+        return pb.HoldCheckpointResponse(checkpoint=convert.save_to(save))
+
+    async def release_checkpoint(self, request: pb.ReleaseCheckpointRequest) -> pb.ReleaseCheckpointResponse:
+        save = await self._catalog.hold(JobName(request.job), request.step, held=False)
+        return pb.ReleaseCheckpointResponse(checkpoint=convert.save_to(save))
+
+    async def verify_checkpoint(
+        self, request: pb.VerifyCheckpointRequest
+    ) -> AsyncIterator[pb.VerifyCheckpointResponse]:
+        async for progress in self._controller.verifier.verify(JobName(request.job), request.step):
+            yield _verify_response(progress)
+
+    async def report_damage(self, request: pb.ReportDamageRequest) -> pb.ReportDamageResponse:
+        save = await self._controller.verifier.check_reported(
+            JobName(request.job), request.step, SaveId(request.save_id), request.rank, BlobId(request.blob_id)
+        )
+        return pb.ReportDamageResponse(checkpoint=convert.save_to(save))
+
+    # Rounds
+
+    async def join_round(self, request: pb.JoinRoundRequest) -> pb.JoinRoundResponse:
+        current, save = await self._controller.rounds.join(
+            JobName(request.job),
+            convert.attempt_from(request.attempt),
+            request.rank,
+            request.world_size,
+            step=request.step if request.HasField("step") else None,
+            resume=request.resume,
+        )
+        return pb.JoinRoundResponse(round=current.number, checkpoint=convert.save_to(save))
+
+    async def report_round(self, request: pb.ReportRoundRequest) -> pb.ReportRoundResponse:
+        outcome, failure = await self._controller.rounds.report(
+            JobName(request.job),
+            convert.attempt_from(request.attempt),
+            request.round,
+            request.rank,
+            request.failure,
+            min(request.wait_ms, MAX_WAIT_MS),
+        )
+        return pb.ReportRoundResponse(outcome=_OUTCOMES[outcome], failure=failure)
+
+
+def _verify_response(progress: Progress) -> pb.VerifyCheckpointResponse:
+    response = pb.VerifyCheckpointResponse(
+        checked_bytes=progress.checked_bytes,
+        total_bytes=progress.total_bytes,
+        checked_blobs=progress.checked_blobs,
+        problems=[
+            pb.BlobProblem(
+                blob_id=problem.blob_id,
+                rank=problem.rank,
+                node_id=problem.node_id,
+                problem=problem.text,
+                undecided=problem.undecided,
+            )
+            for problem in progress.problems
+        ],
+        done=progress.checkpoint is not None,
+    )
+    if progress.checkpoint:
+        response.checkpoint.CopyFrom(convert.save_to(progress.checkpoint))
+    return response

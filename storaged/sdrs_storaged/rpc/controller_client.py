@@ -1,0 +1,133 @@
+"""A node's side of the service ``Membership``: it finds the controller, registers, beats, and sends receipts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import grpc
+from google.rpc.status_pb2 import Status
+
+from sdrs_core.checkpoints import SaveState
+from sdrs_core.cluster import Disk, Node
+from sdrs_core.errors import NotFoundError, SdrsError, UnavailableError
+from sdrs_core.ids import ClusterId, random_id
+from sdrs_proto import convert
+from sdrs_proto.services import CONTROL, MEMBERSHIP
+from sdrs_proto.status import from_rpc_error, from_status
+from sdrs_proto.v1 import control_pb2, membership_pb2
+from sdrs_storaged.logs import get_log
+from sdrs_storaged.node.identity import Identity
+from sdrs_storaged.node.receipts import ReceiptMessage
+from sdrs_storaged.rpc.channels import Channels, call
+
+log = get_log("link")
+
+_FIRST_BACKOFF_SECONDS = 0.1
+_MAX_BACKOFF_SECONDS = 2.0
+_SILENCE_SECONDS = 10.0
+
+
+class ControllerClient:
+    def __init__(self, channels: Channels, controllers: Sequence[str], identity: Identity) -> None:
+        self._channels = channels
+        self._controllers = list(controllers)
+        self._identity = identity
+
+    @property
+    def _address(self) -> str:
+        return self._controllers[0]
+
+    def _try_next(self) -> None:
+        self._controllers.append(self._controllers.pop(0))
+
+    async def find_cluster(self) -> ClusterId:
+        """The id of the cluster that the controllers serve; waits until one answers."""
+        backoff_seconds = _FIRST_BACKOFF_SECONDS
+        while True:
+            try:
+                stub = self._channels.stub(self._address, CONTROL)
+                response = await call(stub.get_cluster, control_pb2.GetClusterRequest(), f"controller {self._address}")
+                return ClusterId(response.cluster_id)
+            except SdrsError as error:
+                log.warning("controller_not_found", controller=self._address, why=error.message)
+                self._try_next()
+                await asyncio.sleep(backoff_seconds)
+                backoff_seconds = min(2 * backoff_seconds, _MAX_BACKOFF_SECONDS)
+
+    async def run(self, describe: Callable[[], Node], disks: Callable[[], list[Disk]], linked: asyncio.Event) -> None:
+        """Stay linked for good: register, then beat until the stream breaks, and again."""
+        backoff_seconds = _FIRST_BACKOFF_SECONDS
+        while True:
+            try:
+                interval_seconds = await self._register(describe())
+                log.info("linked", controller=self._address)
+                linked.set()
+                backoff_seconds = _FIRST_BACKOFF_SECONDS
+                await self._beat(disks, interval_seconds)
+            except SdrsError as error:
+                log.warning("link_lost", controller=self._address, why=error.message)
+            self._try_next()
+            await asyncio.sleep(backoff_seconds)
+            backoff_seconds = min(2 * backoff_seconds, _MAX_BACKOFF_SECONDS)
+
+    async def _register(self, node: Node) -> float:
+        seen = self._identity.authority
+        request = membership_pb2.RegisterNodeRequest(
+            request_id=random_id(),
+            cluster_id=self._identity.cluster_id,
+            node=convert.node_to(node),
+            node_key=self._identity.key,
+            incarnation=seen.incarnation,
+            revision=seen.revision,
+        )
+        stub = self._channels.stub(self._address, MEMBERSHIP)
+        response = await call(stub.register_node, request, f"controller {self._address}")
+        await self._obey(response.authority)
+        return float(response.heartbeat_interval_ms) / 1000
+
+    async def _beat(self, disks: Callable[[], list[Disk]], interval_seconds: float) -> None:
+        async def beats() -> AsyncIterator[membership_pb2.HeartbeatRequest]:
+            while True:
+                found = await asyncio.to_thread(disks)
+                yield membership_pb2.HeartbeatRequest(
+                    node_id=self._identity.node_id,
+                    node_key=self._identity.key,
+                    disks=[convert.disk_to(disk) for disk in found],
+                )
+                await asyncio.sleep(interval_seconds)
+
+        stream = self._channels.stub(self._address, MEMBERSHIP).heartbeat(beats())
+        try:
+            while True:
+                async with asyncio.timeout(_SILENCE_SECONDS):
+                    response = await stream.read()
+                if response is grpc.aio.EOF:
+                    raise UnavailableError(f"controller {self._address} ended the heartbeat stream")
+                await self._obey(response.authority)
+        except TimeoutError:
+            raise UnavailableError(f"controller {self._address} is silent") from None
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, f"controller {self._address}") from None
+        finally:
+            stream.cancel()
+
+    async def _obey(self, authority: membership_pb2.Authority) -> None:
+        seen = convert.authority_from(authority)
+        if seen != self._identity.authority:
+            await asyncio.to_thread(self._identity.obey, seen)
+
+    async def send_receipts(self, receipts: Sequence[ReceiptMessage]) -> list[SaveState | SdrsError]:
+        request = membership_pb2.RegisterReceiptsRequest(
+            request_id=random_id(), node_id=self._identity.node_id, node_key=self._identity.key, receipts=receipts
+        )
+        stub = self._channels.stub(self._address, MEMBERSHIP)
+        try:
+            response = await call(stub.register_receipts, request, f"controller {self._address}")
+        except NotFoundError as error:
+            # The controller does not know this node yet: the link registers it in a moment.
+            raise UnavailableError(error.message) from error
+        return [
+            from_status(Status.FromString(outcome.status)) if outcome.status else convert.save_state_from(outcome.state)
+            for outcome in response.outcomes
+        ]

@@ -1,0 +1,162 @@
+"""The data channel's server: plain sockets, a thread for each transfer, no copy that can be avoided.
+
+Slots bound the transfers; a second bound keeps strangers who connect and say nothing from piling up.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from sdrs_core.checksums import BLOCK_BYTES, DIGEST_BYTES
+from sdrs_core.errors import InternalError, ProtocolError, SdrsError, UnavailableError
+from sdrs_proto import channel
+from sdrs_proto.limits import STALL_SECONDS
+from sdrs_proto.v1 import storage_pb2 as pb
+from sdrs_storaged.logs import get_log
+from sdrs_storaged.node.transfers import ReadIntent, Tickets, WriteIntent
+from sdrs_storaged.rpc.blobs import BlobStore, stored_to, summary_of
+
+log = get_log("data_channel")
+
+_HELLO_SECONDS = 5.0
+_MAX_STRANGERS = 64
+_MAX_SUMMARY_BYTES = 4096
+_DRAIN_SECONDS = 5.0
+
+
+class DataChannelServer:
+    def __init__(self, blobs: BlobStore, tickets: Tickets) -> None:
+        self._blobs = blobs
+        self._tickets = tickets
+        self._strangers = threading.BoundedSemaphore(_MAX_STRANGERS)
+        self._listeners: list[socket.socket] = []
+        self._closing = False
+
+    def listen_tcp(self, host: str, port: int) -> str:
+        """Start to accept; the address that was taken."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=256)
+        self._accept(listener)
+        return f"{host}:{listener.getsockname()[1]}"
+
+    def listen_unix(self, path: Path) -> str:
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(256)
+        self._accept(listener)
+        return str(path)
+
+    def close(self) -> None:
+        self._closing = True
+        for listener in self._listeners:
+            # Closing alone does not wake a thread that waits in accept.
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        self._listeners.append(listener)
+        threading.Thread(target=self._accept_forever, args=(listener,), name="data-accept", daemon=True).start()
+
+    def _accept_forever(self, listener: socket.socket) -> None:
+        while not self._closing:
+            self._strangers.acquire()
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:
+                self._strangers.release()
+                if self._closing:
+                    return
+                log.warning("accept_failed", why=str(error))
+                continue
+            threading.Thread(target=self._greet, args=(connection,), name="data-transfer", daemon=True).start()
+
+    def _greet(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                try:
+                    channel.tune(connection, _HELLO_SECONDS)
+                    magic, flags, ticket = channel.HELLO.unpack(channel.receive_bytes(connection, channel.HELLO.size))
+                    if magic != channel.MAGIC:
+                        raise ProtocolError("this is the data channel of SDRS; the caller speaks another protocol")
+                    intent, slots = self._tickets.redeem(ticket.decode("ascii", "replace"))
+                finally:
+                    self._strangers.release()
+                try:
+                    connection.settimeout(STALL_SECONDS)
+                    if isinstance(intent, WriteIntent):
+                        self._receive(connection, intent)
+                    else:
+                        self._send(connection, intent, pass_fd=bool(flags & channel.PASS_FD))
+                finally:
+                    slots.give()
+            except SdrsError as error:
+                self._refuse(connection, error)
+            except OSError as error:
+                log.debug("peer_gone", why=str(error))
+            except Exception as error:
+                log.error("transfer_failed", exc_info=error)
+                self._refuse(
+                    connection, InternalError(f"the transfer failed by a defect of storaged ({type(error).__name__})")
+                )
+
+    def _receive(self, connection: socket.socket, intent: WriteIntent) -> None:
+        with self._blobs.create(intent) as writer:
+            while True:
+                (length,) = channel.LENGTH.unpack(channel.receive_bytes(connection, channel.LENGTH.size))
+                if length == channel.END_OF_BLOCKS:
+                    break
+                if not 0 < length <= BLOCK_BYTES:
+                    raise ProtocolError(f"a block of {length} bytes was announced: 1 to {BLOCK_BYTES} are allowed")
+                digest = channel.receive_bytes(connection, DIGEST_BYTES)
+                channel.receive_exactly(connection, writer.next_block()[:length])
+                writer.commit_block(length, digest)
+            summary = _read_summary(connection)
+            stored = self._blobs.finish(writer, intent, summary.size_bytes, summary.hash)
+        channel.send_answer(connection, stored_to(stored))
+
+    def _send(self, connection: socket.socket, intent: ReadIntent, *, pass_fd: bool) -> None:
+        with self._blobs.open(intent) as reader:
+            if pass_fd and connection.family == socket.AF_UNIX:
+                fd = reader.reopen_direct()
+                try:
+                    channel.send_answer(connection, summary_of(reader), fd)
+                finally:
+                    os.close(fd)
+                return
+            channel.send_answer(connection, summary_of(reader))
+            start = intent.offset
+            end = start + intent.length if intent.length else reader.size_bytes
+            with os.fdopen(os.dup(reader.fileno()), "rb", buffering=0) as file:
+                connection.sendfile(file, reader.payload_offset + start, end - start)
+            self._blobs.count_sent(end - start)
+
+    def _refuse(self, connection: socket.socket, error: SdrsError) -> None:
+        """Answer, then let the peer run dry: closing on unread bytes would reset the answer away."""
+        if isinstance(error, UnavailableError):
+            log.debug("transfer_broken", why=error.message)
+        with suppress(OSError, SdrsError):
+            channel.send_answer(connection, error)
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(_DRAIN_SECONDS)
+            scratch = bytearray(1 << 16)
+            while connection.recv_into(scratch):
+                pass
+
+
+def _read_summary(connection: socket.socket) -> pb.BlobSummary:
+    (length,) = channel.LENGTH.unpack(channel.receive_bytes(connection, channel.LENGTH.size))
+    if length > _MAX_SUMMARY_BYTES:
+        raise ProtocolError(f"a summary of {length} bytes was announced: at most {_MAX_SUMMARY_BYTES} are allowed")
+    try:
+        return pb.BlobSummary.FromString(channel.receive_bytes(connection, length))
+    except DecodeError as error:
+        raise ProtocolError("the summary of a blob cannot be read") from error

@@ -1,0 +1,87 @@
+"""What every served call passes: requests are decoded, errors become status, and a defect is logged instead of sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from sdrs_core.errors import InternalError, ProtocolError, SdrsError
+from sdrs_proto.limits import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from sdrs_proto.services import Method
+from sdrs_proto.status import DETAILS_KEY, code_of, to_status
+from sdrs_storaged.logs import get_log
+
+log = get_log("rpc")
+
+_MAX_MESSAGE_CHARS = 2000  # errors travel in headers, which are small
+
+
+def serve(method: Method, behavior: Any) -> Any:
+
+
+       """``behavior`` as gRPC calls it. It takes the request (or an iterator of them) and gives the response (or yields them).
+    """
+    if method.shape == "unary_unary":
+
+        async def unary(raw: bytes, context: Any) -> Any:
+            try:
+                # A caller that hangs up must not leave a change half done: it is carried through, bounded by its own
+                # waits.
+                return await asyncio.shield(asyncio.ensure_future(behavior(_decode(method, raw))))
+            except Exception as error:
+                await _abort(context, method, error)
+
+        return unary
+
+    if method.shape == "stream_unary":
+
+        async def collecting(raws: AsyncIterator[bytes], context: Any) -> Any:
+            try:
+                return await behavior(_decode_all(method, raws))
+            except Exception as error:
+                await _abort(context, method, error)
+
+        return collecting
+
+    async def streaming(raw: Any, context: Any) -> AsyncIterator[Any]:
+        request = _decode_all(method, raw) if method.shape == "stream_stream" else _decode(method, raw)
+        try:
+            async for response in behavior(request):
+                yield response
+        except Exception as error:
+            await _abort(context, method, error)
+
+    return streaming
+
+
+def _decode(method: Method, raw: bytes) -> Any:
+    try:
+        return method.decode_request(raw)
+    except DecodeError as error:
+        raise ProtocolError(f"the request of {method.name} cannot be read: {error}") from error
+
+
+async def _decode_all(method: Method, raws: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    async for raw in raws:
+        yield _decode(method, raw)
+
+
+async def _abort(context: Any, method: Method, error: Exception) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if not isinstance(error, SdrsError):
+        log.error("call_failed", method=method.name, exc_info=error)
+        error = InternalError(
+            f"{method.name} failed by a defect of storaged ({type(error).__name__}); its log tells more"
+        )
+    error.message = error.message[:_MAX_MESSAGE_CHARS]
+    details = ((DETAILS_KEY, to_status(error).SerializeToString()),)
+    await context.abort(code_of(error), error.message, details)
+
+
+def page_size(asked: int) -> int:
+    return min(asked, MAX_PAGE_SIZE) if asked else DEFAULT_PAGE_SIZE

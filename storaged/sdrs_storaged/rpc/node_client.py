@@ -1,0 +1,58 @@
+"""What the controller asks of nodes, over the service ``Storage``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from sdrs_core.cluster import Authority, Node
+from sdrs_core.ids import BlobId, SaveId, random_id
+from sdrs_proto import convert
+from sdrs_proto.limits import MAX_PAGE_SIZE
+from sdrs_proto.services import STORAGE, Stub
+from sdrs_proto.v1 import storage_pb2 as pb
+from sdrs_storaged.control.collector import Fragment, FragmentName
+from sdrs_storaged.control.verifier import FragmentCheck, Verdict
+from sdrs_storaged.rpc.channels import Channels, call, stream
+
+_VERDICTS = {
+    pb.FRAGMENT_VERDICT_OK: Verdict.OK,
+    pb.FRAGMENT_VERDICT_MISSING: Verdict.MISSING,
+    pb.FRAGMENT_VERDICT_CORRUPT: Verdict.CORRUPT,
+}
+_LONG_SECONDS = 60.0
+_VERIFY_SECONDS = 6 * 3600.0
+
+
+class NodeClient:
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+
+    async def list_fragments(self, node: Node, after: str) -> tuple[list[Fragment], str]:
+        request = pb.ListFragmentsRequest(page_size=MAX_PAGE_SIZE, page_token=after)
+        response = await call(self._stub(node).list_fragments, request, f"node {node.id}", _LONG_SECONDS)
+        fragments = [
+            Fragment(BlobId(f.blob_id), f.fragment_index, SaveId(f.save_id), f.created_unix_ms)
+            for f in response.fragments
+        ]
+        return fragments, response.next_page_token
+
+    async def drop_fragments(
+        self, node: Node, fragments: Sequence[FragmentName], authority: Authority
+    ) -> set[FragmentName]:
+        request = pb.DropFragmentsRequest(
+            request_id=random_id(),
+            authority=convert.authority_to(authority),
+            fragments=[pb.FragmentName(blob_id=blob_id, fragment_index=index) for blob_id, index in fragments],
+        )
+        response = await call(self._stub(node).drop_fragments, request, f"node {node.id}", _LONG_SECONDS)
+        return {(BlobId(name.blob_id), name.fragment_index) for name in response.dropped}
+
+    async def verify_fragment(
+        self, node: Node, blob_id: BlobId, index: int, expected_hash: str
+    ) -> AsyncIterator[FragmentCheck]:
+        request = pb.VerifyFragmentRequest(blob_id=blob_id, fragment_index=index, expected_hash=expected_hash)
+        async for response in stream(self._stub(node).verify_fragment, request, f"node {node.id}", _VERIFY_SECONDS):
+            yield FragmentCheck(response.checked_bytes, _VERDICTS.get(response.verdict), response.detail)
+
+    def _stub(self, node: Node) -> Stub:
+        return self._channels.stub(node.endpoints.grpc, STORAGE)

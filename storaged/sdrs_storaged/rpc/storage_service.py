@@ -1,0 +1,219 @@
+"""The service ``Storage``: clients, and the controller's commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+
+from sdrs_core.checkpoints import MIRROR, Blob, Holder, Shard
+from sdrs_core.checksums import BLOCK_BYTES, table_entry
+from sdrs_core.errors import InvalidArgumentError, ProtocolError, SaveFailedError
+from sdrs_core.ids import BlobId, GroupId, check_random_id
+from sdrs_proto import convert
+from sdrs_proto.framing import Frame
+from sdrs_proto.limits import CALL_SECONDS, MAX_BLOBS_PER_SHARD, STALL_SECONDS
+from sdrs_proto.v1 import membership_pb2
+from sdrs_proto.v1 import storage_pb2 as pb
+from sdrs_storaged.node.identity import Identity
+from sdrs_storaged.node.receipts import ReceiptQueue
+from sdrs_storaged.node.transfers import Slots, Tickets
+from sdrs_storaged.rpc.blobs import BlobStore, read_intent_from, stored_to, summary_of, write_intent_from
+from sdrs_storaged.rpc.edge import page_size
+from sdrs_storaged.store.engine import FragmentStore, VerifyOutcome
+from sdrs_storaged.store.fragment import FragmentKey
+
+T = TypeVar("T")
+
+_VERDICTS = {
+    VerifyOutcome.OK: pb.FRAGMENT_VERDICT_OK,
+    VerifyOutcome.MISSING: pb.FRAGMENT_VERDICT_MISSING,
+    VerifyOutcome.CORRUPT: pb.FRAGMENT_VERDICT_CORRUPT,
+}
+_SLOT_SECONDS = CALL_SECONDS / 2
+_PROGRESS_SECONDS = 0.2
+
+
+class StorageService:
+    def __init__(
+        self,
+        store: FragmentStore,
+        blobs: BlobStore,
+        identity: Identity,
+        receipts: ReceiptQueue,
+        tickets: Tickets,
+        *,
+        writes: Slots,
+        reads: Slots,
+        workers: Executor,
+    ) -> None:
+        self._store = store
+        self._blobs = blobs
+        self._identity = identity
+        self._receipts = receipts
+        self._tickets = tickets
+        self._writes = writes
+        self._reads = reads
+        self._workers = workers
+
+    async def _run(self, work: Callable[..., T], *args: object) -> T:
+        """Blocking work, off the loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, partial(work, *args))
+
+    # Bytes
+
+    async def open_write(self, request: pb.OpenWriteRequest) -> pb.OpenWriteResponse:
+        intent = write_intent_from(request.intent)
+        stored = await self._run(self._blobs.stored, intent)
+        if stored:
+            return pb.OpenWriteResponse(already_stored=True, stored=stored_to(stored))
+        await self._run(self._writes.take, _SLOT_SECONDS)
+        return pb.OpenWriteResponse(ticket=self._tickets.issue(intent, self._writes))
+
+    async def open_read(self, request: pb.OpenReadRequest) -> pb.OpenReadResponse:
+        intent = read_intent_from(request)
+        await self._run(self._reads.take, _SLOT_SECONDS)
+        return pb.OpenReadResponse(ticket=self._tickets.issue(intent, self._reads))
+
+    async def write_blob(self, frames: AsyncIterator[Frame]) -> pb.WriteBlobResponse:
+        intent = write_intent_from(_parse(pb.WriteIntent, (await _next_frame(frames)).open))
+        await self._run(self._writes.take, _SLOT_SECONDS)
+        try:
+            writer = await self._run(self._blobs.create, intent)
+            try:
+                while not (frame := await _next_frame(frames)).end:
+                    await self._run(writer.append, frame.data, frame.digest)
+                summary = _parse(pb.BlobSummary, frame.end)
+                stored = await self._run(self._blobs.finish, writer, intent, summary.size_bytes, summary.hash)
+            finally:
+                await self._run(writer.abort)
+        finally:
+            self._writes.give()
+        return pb.WriteBlobResponse(stored=stored_to(stored))
+
+    async def read_blob(self, request: pb.ReadBlobRequest) -> AsyncIterator[Frame]:
+        intent = read_intent_from(request)
+        await self._run(self._reads.take, _SLOT_SECONDS)
+        try:
+            reader = await self._run(self._blobs.open, intent)
+            with reader:
+                yield Frame(open=summary_of(reader).SerializeToString())
+                end = intent.offset + intent.length if intent.length else reader.size_bytes
+                buffer = bytearray(BLOCK_BYTES)
+                for index in range(intent.offset // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
+                    count = await self._run(reader.read_block, index, buffer)
+                    start = index * BLOCK_BYTES
+                    wanted = memoryview(buffer)[max(0, intent.offset - start) : min(count, end - start)]
+                    yield Frame(digest=table_entry(reader.table, index), data=bytes(wanted))
+                self._blobs.count_sent(end - intent.offset)
+        finally:
+            self._reads.give()
+
+    # Receipts
+
+    async def seal_shard(self, request: pb.SealShardRequest) -> pb.SealShardResponse:
+        shard = convert.shard_from(request.shard)
+        if not 1 <= len(shard.blobs) <= MAX_BLOBS_PER_SHARD:
+            raise InvalidArgumentError(f"a shard has 1 to {MAX_BLOBS_PER_SHARD} blobs, not {len(shard.blobs)}")
+        self._identity.check_epoch(GroupId(request.group_id), request.epoch)
+        held = await self._run(self._with_holders, shard)
+        receipt = membership_pb2.Receipt(
+            capability=request.capability,
+            job=request.job,
+            step=request.step,
+            attempt=request.attempt,
+            group_id=request.group_id,
+            epoch=request.epoch,
+            shard=convert.shard_to(held),
+        )
+        return pb.SealShardResponse(state=convert.save_state_to(await self._receipts.register(receipt)))
+
+    def _with_holders(self, shard: Shard) -> Shard:
+        """I1, P5: the node vouches for what it finds durable on its own disks, not for what a client names."""
+        blobs = []
+        for blob in shard.blobs:
+            check_random_id(blob.id, "blob id")
+            found = self._store.lookup(blob.id, 0)
+            if found is None or (found.save_id, found.size_bytes, found.blob_hash) != (
+                shard.save_id,
+                blob.size_bytes,
+                blob.hash,
+            ):
+                raise SaveFailedError(
+                    f"blob {blob.id} of rank {shard.rank} is not durable on node {self._identity.node_id}: send "
+                    f"it again"
+                )
+            holder = Holder(self._identity.node_id, found.disk_id, 0, found.blob_hash)
+            blobs.append(Blob(blob.id, blob.ordinal, blob.size_bytes, blob.hash, MIRROR, (holder,)))
+        return replace(shard, size_bytes=sum(blob.size_bytes for blob in blobs), blobs=tuple(blobs))
+
+    # Commands
+
+    async def verify_fragment(self, request: pb.VerifyFragmentRequest) -> AsyncIterator[pb.VerifyFragmentResponse]:
+        checked_bytes = 0
+
+        def progress(count: int) -> None:
+            nonlocal checked_bytes
+            checked_bytes = count
+
+        blob_id = BlobId(check_random_id(request.blob_id, "blob id"))
+        work = asyncio.ensure_future(
+            self._run(self._store.verify, blob_id, request.fragment_index, request.expected_hash or None, progress)
+        )
+        while not work.done():
+            await asyncio.wait([work], timeout=_PROGRESS_SECONDS)
+            yield pb.VerifyFragmentResponse(checked_bytes=checked_bytes)
+        found = work.result()
+        yield pb.VerifyFragmentResponse(
+            checked_bytes=checked_bytes, verdict=_VERDICTS[found.outcome], detail=found.detail
+        )
+
+    async def list_fragments(self, request: pb.ListFragmentsRequest) -> pb.ListFragmentsResponse:
+        limit = page_size(request.page_size)
+        blob_id, _, index = request.page_token.partition(".")
+        after = FragmentKey(BlobId(blob_id), int(index)) if index.isdigit() else None
+        found = await self._run(self._store.list, after, limit)
+        fragments = [
+            pb.FragmentInfo(
+                blob_id=stored.blob_id,
+                fragment_index=stored.fragment_index,
+                save_id=stored.save_id,
+                size_bytes=stored.size_bytes,
+                created_unix_ms=int(stored.created_unix_seconds * 1000),
+            )
+            for stored in found
+        ]
+        token = f"{found[-1].blob_id}.{found[-1].fragment_index}" if found else ""
+        return pb.ListFragmentsResponse(fragments=fragments, next_page_token=token)
+
+    async def drop_fragments(self, request: pb.DropFragmentsRequest) -> pb.DropFragmentsResponse:
+        await self._run(self._identity.obey, convert.authority_from(request.authority))
+        for name in request.fragments:
+            check_random_id(name.blob_id, "blob id")
+            await self._run(self._store.delete, BlobId(name.blob_id), name.fragment_index)
+        return pb.DropFragmentsResponse(dropped=request.fragments)
+
+
+async def _next_frame(frames: AsyncIterator[Frame]) -> Frame:
+    try:
+        async with asyncio.timeout(STALL_SECONDS):
+            return await anext(frames)
+    except StopAsyncIteration:
+        raise ProtocolError("the stream of frames ended before its last frame") from None
+    except TimeoutError:
+        raise ProtocolError(f"the stream of frames stalled for {STALL_SECONDS} s") from None
+
+
+M = TypeVar("M", pb.WriteIntent, pb.BlobSummary)
+
+
+def _parse(kind: type[M], payload: bytes) -> M:
+    try:
+        return kind.FromString(payload)
+    except DecodeError as error:
+        raise ProtocolError(f"a {kind.__name__} cannot be read") from error

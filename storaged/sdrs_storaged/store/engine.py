@@ -1,0 +1,180 @@
+"""The fragments of one node, over all of its disks."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from sdrs_core.errors import (
+    CorruptDataError,
+    DiskFailedError,
+    FullError,
+    InvalidArgumentError,
+    NotFoundError,
+    SdrsError,
+)
+from sdrs_core.ids import BlobId
+from sdrs_storaged.store.capacity import DiskUsage
+from sdrs_storaged.store.disk import Disk
+from sdrs_storaged.store.fragment import FragmentKey, FragmentMeta, FragmentOrigin, StoredFragment
+from sdrs_storaged.store.reader import FragmentReader
+from sdrs_storaged.store.shelf import Shelf
+from sdrs_storaged.store.writer import FragmentWriter
+
+MAX_LIST_LIMIT = 10_000
+
+
+class VerifyOutcome(StrEnum):
+    OK = "ok"
+    MISSING = "missing"
+    CORRUPT = "corrupt"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    outcome: VerifyOutcome
+    detail: str = ""
+
+
+class FragmentStore:
+    """Create, open, look up, verify, quarantine, delete and list fragments.
+
+    Fragments are found by the names of their files, so nothing but listings depends on the inventories.
+    ``clock`` gives Unix seconds, for the header only: nothing is decided by it (I8).
+    """
+
+    def __init__(self, disks: Sequence[Disk], clock: Callable[[], float]) -> None:
+        if not disks:
+            raise InvalidArgumentError("a node needs at least one data folder")
+        self._disks = tuple(disks)
+        self._clock = clock
+        self._shelf = Shelf(self._disks)
+
+    def create(self, origin: FragmentOrigin, size_hint: int | None = None) -> FragmentWriter:
+        """Begin a fragment on the disk with most room; with ``size_hint`` its space is reserved now."""
+        refusal: SdrsError | None = None
+        for disk in sorted(self._disks, key=lambda disk: disk.usage().room_bytes, reverse=True):
+            meta = FragmentMeta(
+                **asdict(origin),
+                cluster_id=disk.identity.cluster_id,
+                node_id=disk.identity.node_id,
+                disk_id=disk.disk_id,
+                created_unix_seconds=self._clock(),
+            )
+            try:
+                return FragmentWriter(disk, self._shelf, meta, size_hint)
+            except (FullError, DiskFailedError) as error:
+                # A full disk is the better thing to tell: it is what somebody can do something about.
+                if refusal is None or isinstance(error, FullError):
+                    refusal = error
+        assert refusal is not None
+        raise refusal
+
+    def open(self, blob_id: BlobId, index: int) -> FragmentReader:
+        """The first sound copy; its blocks are checked as they are read."""
+        key = FragmentKey(blob_id, index)
+        refusal: SdrsError | None = None
+        for disk, _ in self._shelf.holders(key):
+            try:
+                return FragmentReader(disk, key)
+            except NotFoundError:
+                continue  # deleted since it was seen
+            except SdrsError as error:
+                refusal = error
+        raise refusal or NotFoundError(f"this node has no fragment {index} of blob {blob_id}", blob_id=blob_id)
+
+    def lookup(self, blob_id: BlobId, index: int) -> StoredFragment | None:
+        """What is durable here under this name, by its header and footer; what is damaged is not held."""
+        if not self._shelf.is_settled(FragmentKey(blob_id, index)):
+            return None
+        try:
+            with self.open(blob_id, index) as reader:
+                return reader.stored
+        except (NotFoundError, CorruptDataError):
+            return None
+
+    def delete(self, blob_id: BlobId, index: int) -> bool:
+        """Durably gone when this returns; False if it was not there."""
+        key = FragmentKey(blob_id, index)
+        removed = [self._shelf.remove(disk, key) for disk, _ in self._shelf.holders(key)]
+        return any(removed)
+
+    def quarantine(self, blob_id: BlobId, index: int, reason: str) -> bool:
+        """Out of use and out of listings, kept for people to look at; False if it was not there."""
+        key = FragmentKey(blob_id, index)
+        moved = [self._shelf.quarantine(disk, key, reason) for disk, _ in self._shelf.holders(key)]
+        return any(moved)
+
+    def verify(
+        self,
+        blob_id: BlobId,
+        index: int,
+        expected_hash: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Verification:
+        """Read every block of every copy here; one that is damaged, or not the expected blob, is quarantined."""
+        key = FragmentKey(blob_id, index)
+        result = Verification(VerifyOutcome.MISSING, f"this node has no fragment {index} of blob {blob_id}")
+        for disk, path in self._shelf.holders(key):
+            # Of the file that is about to be read: a repaired one that takes its name meanwhile is not to blame.
+            with suppress(FileNotFoundError):
+                inode = path.stat().st_ino
+                try:
+                    self._verify_copy(disk, key, expected_hash, progress)
+                except NotFoundError:
+                    continue
+                except CorruptDataError as error:
+                    result = Verification(VerifyOutcome.CORRUPT, error.message)
+                    # If it cannot be moved it stays in place: its checksums keep it from being served.
+                    with suppress(SdrsError):
+                        self._shelf.quarantine(disk, key, error.message, inode)
+                    continue
+                if result.outcome is VerifyOutcome.MISSING:
+                    result = Verification(VerifyOutcome.OK)
+        return result
+
+    def _verify_copy(
+        self, disk: Disk, key: FragmentKey, expected_hash: str | None, progress: Callable[[int], None] | None
+    ) -> None:
+        with FragmentReader(disk, key) as reader:
+            if expected_hash is not None and reader.blob_hash != expected_hash:
+                raise CorruptDataError(
+                    f"{reader.path} is sound, but has hash {reader.blob_hash} where {expected_hash} is on record for "
+                    f"blob {key.blob_id}",
+                    blob_id=key.blob_id,
+                )
+            reader.verify(progress)
+
+    def list(self, after: FragmentKey | None, limit: int) -> list[StoredFragment]:
+        """The next durable fragments in the order of their keys; at the end an empty list.
+
+        An inventory that cannot be read is an error: a short list would look like deleted data (I7).
+        """
+        if not 0 < limit <= MAX_LIST_LIMIT:
+            raise InvalidArgumentError(f"a listing has 1 to {MAX_LIST_LIMIT} entries, not {limit}")
+        while True:
+            pages = [disk.inventory.list(after, limit) for disk in self._disks]
+            merged = list(heapq.merge(*pages, key=lambda stored: stored.key))[:limit]
+            found = {stored.key: stored for stored in merged if self._still_held(stored)}
+            if found or not merged:
+                return list(found.values())
+            after = merged[-1].key
+
+    def _still_held(self, stored: StoredFragment) -> bool:
+        if not self._shelf.is_settled(stored.key):
+            return False
+        disk = next(disk for disk in self._disks if disk.disk_id == stored.disk_id)
+        if disk.fragment_path(stored.key).exists():
+            return True
+        self._shelf.drop_stale_row(disk, stored.key)
+        return False
+
+    def disks(self) -> Sequence[DiskUsage]:
+        return [disk.usage() for disk in self._disks]
+
+    def close(self) -> None:
+        for disk in self._disks:
+            disk.close()

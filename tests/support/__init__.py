@@ -1,0 +1,1 @@
+"""What tests stand on: real clusters, and waiting for conditions."""

@@ -1,0 +1,204 @@
+"""Clusters of real daemons on this machine, each process with its own folder, log and pid."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sdrs
+from tests.support.waiting import wait_for
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class DaemonProcess:
+    """One storaged. ``start`` waits until it serves, unless told that it will not come so far."""
+
+    name: str
+    folder: Path
+    settings: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def data_dir(self) -> Path:
+        return self.folder / self.name
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def pid(self) -> int:
+        assert self.process
+        return self.process.pid
+
+    def start(self, *, wait: bool = True, **environment: str) -> None:
+        flags = [part for setting in self.settings for part in ("--set", setting)]
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "sdrs_storaged", *flags],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **self.environment, **environment},
+            )
+        if wait:
+            wait_for(self._is_ready, f"{self.name} to be ready; its log:\n{self.log_path.read_text()[-3000:]}")
+
+    def _is_ready(self) -> bool:
+        assert self.process
+        if self.process.poll() is not None:
+            raise AssertionError(
+                f"{self.name} exited with {self.process.returncode}:\n{self.log_path.read_text()[-3000:]}"
+            )
+        return self.running().get("pid") == self.process.pid
+
+    def running(self) -> dict[str, Any]:
+        """What the daemon says of itself while it serves."""
+        try:
+            return dict(json.loads((self.data_dir / "run.json").read_text()))
+        except FileNotFoundError:
+            return {}
+
+    def kill(self) -> None:
+        assert self.process
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """A graceful stop; its exit code."""
+        assert self.process
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+        try:
+            return self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} did not stop:\n{self.log_path.read_text()[-3000:]}") from None
+
+    def wait_for_death(self, seconds: float = 20.0) -> int:
+        assert self.process
+        return self.process.wait(seconds)
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
+@dataclass
+class LocalCluster:
+    folder: Path
+    port: int
+    controller: DaemonProcess
+    nodes: list[DaemonProcess]
+
+    @property
+    def url(self) -> str:
+        return f"sdrs://127.0.0.1:{self.port}"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def connect(self, **options: Any) -> sdrs.Cluster:
+        return sdrs.connect(self.url, **options)
+
+    def start(self) -> None:
+        self.controller.start()
+        for node in self.nodes:
+            node.start()
+        self.wait_until_up()
+
+    def wait_until_up(self) -> None:
+        with self.connect() as cluster:
+            wait_for(lambda: self._is_up(cluster), "all nodes to be up")
+
+    def _is_up(self, cluster: sdrs.Cluster) -> bool:
+        nodes = cluster.nodes()
+        return len(nodes) >= len(self.nodes) and all(node.state == "up" for node in nodes)
+
+    def stop(self) -> None:
+        for daemon in [*self.nodes, self.controller]:
+            if daemon.process and daemon.process.poll() is None:
+                daemon.stop()
+
+    def fragments(self) -> list[Path]:
+        """The files of all fragments on all nodes."""
+        return sorted(path for node in self.nodes for path in node.data_dir.glob("disk-*/fragments/*/*"))
+
+
+def make_cluster(
+    folder: Path,
+    *,
+    node_count: int = 1,
+    controller: dict[str, Any] | None = None,
+    node: dict[str, Any] | None = None,
+    environment: dict[str, str] | None = None,
+) -> LocalCluster:
+    """A cluster that is not started yet. ``controller`` and ``node`` are settings of those sections."""
+    port = free_port()
+
+    def settings(name: str, role: str, section: dict[str, Any]) -> list[str]:
+        common = {"roles": [role], "data_dir": str(folder / name), "metrics": "127.0.0.1:0"}
+        return [
+            *(f"{key}={json.dumps(value)}" for key, value in common.items()),
+            *(f"{role}.{key}={json.dumps(value)}" for key, value in section.items()),
+        ]
+
+    quick = {
+        "listen": f"127.0.0.1:{port}",
+        "collect_interval_seconds": 0.2,
+        "grace_seconds": 3600,
+        **(controller or {}),
+    }
+    daemon = DaemonProcess("controller", folder, settings("controller", "controller", quick), environment or {})
+    nodes = [
+        DaemonProcess(
+            name,
+            folder,
+            settings(name, "node", {"id": name, "controllers": [f"127.0.0.1:{port}"], "domain": name, **(node or {})}),
+            environment or {},
+        )
+        for name in (f"node-{number}" for number in range(1, node_count + 1))
+    ]
+    return LocalCluster(folder, port, daemon, nodes)
+
+
+@contextmanager
+def running_cluster(folder: Path, **options: Any) -> Iterator[LocalCluster]:
+    cluster = make_cluster(folder, **options)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        for daemon in [*cluster.nodes, cluster.controller]:
+            if daemon.process and daemon.process.poll() is None:
+                daemon.process.send_signal(signal.SIGCONT)
+                daemon.kill()
+
+
+def flip_bit(path: Path, offset: int) -> None:
+    """Damage one bit of a file; a negative offset counts from its end."""
+    with open(path, "r+b") as file:
+        file.seek(offset, os.SEEK_END if offset < 0 else os.SEEK_SET)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 0x10]))

@@ -1,0 +1,21 @@
+"""Waiting for a condition with a deadline; there are no sleeps that hope."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_for(condition: Callable[[], T], what: str, seconds: float = 20.0) -> T:
+    """The first truthy value of ``condition``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s in vain: {what}")
+        time.sleep(0.02)
