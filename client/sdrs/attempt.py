@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 
 from sdrs import forks
 from sdrs_core.attempts import Attempt, attempt_from_environment, parse_attempt
 from sdrs_core.errors import AttemptRequiredError
 from sdrs_core.ids import random_id
 
-_lock = threading.Lock()
 _own_runs: dict[tuple[int, str], str] = {}
 
 
@@ -35,13 +33,4 @@ def resolve_attempt(given: str | int | Attempt | None, job: str, world_size: int
 
 def _own_run(job: str) -> str:
     """One run for each process and job: every Cluster of the process shares it, a forked child does not."""
-    with _lock:
-        return _own_runs.setdefault((forks.generation(), job), f"process:{random_id()}")
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+    return _own_runs.setdefault((forks.generation(), job), f"process:{random_id()}")

@@ -85,7 +85,7 @@ class ControllerMetrics(MetricSource):
             pools.add_metric([pool.name], controller.tally.saves_by_pool[pool.name])
             used.add_metric([pool.name], controller.tally.bytes_by_pool[pool.name])
         single = {
-            "sdrs_pending_saves": ("Saves that wait for ranks", controller.saves.pending_count),
+            "sdrs_pending_saves": ("Saves that wait for ranks", len(controller.commits)),
             "sdrs_commits": ("Checkpoints committed since the controller started", controller.tally.commits_total),
             "sdrs_damaged_checkpoints": ("Checkpoints known to be damaged", len(controller.tally.damaged)),
             "sdrs_dropped_fragments": (

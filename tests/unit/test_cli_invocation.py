@@ -224,7 +224,7 @@ def test_completion_scripts_name_the_program() -> None:
 def test_completion_offers_verbs_and_stays_quiet_without_a_cluster() -> None:
     environment = os.environ | {"_SDRS_COMPLETE": "bash_complete", "COMP_WORDS": "sdrs ckpt list ", "COMP_CWORD": "3"}
     asked = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, timeout=30)
-    assert (asked.stdout, asked.stderr) == ("", "")
+    assert (asked.stdout.strip(), asked.stderr) == ("", "")
     environment |= {"COMP_WORDS": "sdrs ck", "COMP_CWORD": "1"}
     asked = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, timeout=30)
     assert asked.stdout.split(",")[-1].strip() == "ckpt"
@@ -244,9 +244,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 
 def test_ctrl_c_while_waiting_ends_quietly_with_130() -> None:
-    with socket.socket() as silent:  # accepts, and never answers
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
         url = f"sdrs://127.0.0.1:{silent.getsockname()[1]}"
         process = subprocess.Popen([*PROGRAM, "node", "list", "--url", url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         with process:

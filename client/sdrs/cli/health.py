@@ -44,7 +44,7 @@ def collect(cluster: Cluster, url: str) -> Health:
         jobs.append(JobHealth(job.name, job.attempt, newest))
         # Histories are long and damage is rare: they are read only when the controller knows of some.
         if info.damaged_count:
-            damaged += [save for save in checkpoints.list(all_states=True) if save.damage]
+            damaged += [save for save in checkpoints.list(all_states=True) if save.damage and save.state.is_readable]
     jobs.sort(key=lambda job: job.newest.committed_unix_ms if job.newest is not None else 0, reverse=True)
     return Health(url, info, cluster.nodes(), cluster.pools(), jobs, damaged)
 

@@ -51,11 +51,11 @@ def status(settings: Settings, context: click.Context, watch: bool) -> None:
 
     Exits with 0 if all is well, 3 if it is degraded (a node down, a disk lost, a checkpoint damaged), 6 if unreachable.
     """
+    if watch and not settings.is_interactive:
+        raise click.UsageError("-w needs a terminal and no -o json: call `sdrs status` again and again instead")
     url, _ = find_url(settings)
     with open_cluster(settings) as cluster:
         if watch:
-            if not settings.is_interactive:
-                raise click.UsageError("-w needs a terminal and no -o json: call `sdrs status` again and again instead")
             _watch(settings, cluster, url)
         health = collect(cluster, url)
     if settings.is_json:

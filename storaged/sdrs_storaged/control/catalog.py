@@ -28,9 +28,7 @@ class Catalog:
         self._pins = pins
 
     async def page(self, job: JobName, *, all_states: bool, after: str, limit: int) -> tuple[list[Save], str]:
-        """A page of a job's checkpoints, newest first, and the token of the next (P17: read from the store, so
-        linearizable).
-        """
+        """A page of a job's checkpoints, newest first, read from the store itself (P17); and the token of the next."""
         check_name(job, "job")
         found, more = await self._records.page(
             keys.saves_of_job(job), Save, after=after, limit=min(limit, PAGE_ENTRIES)

@@ -2,7 +2,8 @@
 
 Four steps, each safe to interrupt: abandoned saves are aborted; the pools' retention deletes into the trash; what
 lies in the trash beyond its grace period is condemned by transaction, its holders are marked as dropping (P14),
-dropped, and forgotten once their nodes confirmed; and fragments that no record names are dropped after two complete scans of their node.
+dropped, and forgotten once their nodes confirmed; and fragments that no record names are dropped after two complete
+scans of their node.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from sdrs_core.retention import decide_retention
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
+from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Delete
 from sdrs_storaged.control.records import ConflictError, Records, Stored, put
 from sdrs_storaged.control.rounds import Rounds
-from sdrs_storaged.control.saves import Saves
 from sdrs_storaged.logs import get_log
 
 log = get_log("collector")
@@ -59,7 +60,7 @@ class Collector:
         self,
         records: Records,
         members: Members,
-        saves: Saves,
+        commits: Commits,
         catalog: Catalog,
         rounds: Rounds,
         nodes: NodeCommands,
@@ -70,7 +71,7 @@ class Collector:
     ) -> None:
         self._records = records
         self._members = members
-        self._saves = saves
+        self._commits = commits
         self._catalog = catalog
         self._rounds = rounds
         self._nodes = nodes
@@ -90,7 +91,7 @@ class Collector:
                 log.warning("collection_interrupted", why=error.message)
 
     async def collect(self) -> None:
-        await self._saves.expire()
+        await self._commits.expire()
         await self._apply_retention()
         async for stored in self._records.all(keys.TRASH, Save):
             await self._empty_trash(stored)
@@ -187,9 +188,7 @@ class Collector:
     # Orphans
 
     async def _scan_for_orphans(self, node: Node) -> None:
-        """Fragments that two complete scans in a row found named by nothing, and that are older than the grace
-        period.
-        """
+        """Drop what two complete scans in a row found named by nothing, and older than the grace period."""
         suspects: set[FragmentName] = set()
         after = ""
         try:
@@ -213,7 +212,7 @@ class Collector:
         by_save: dict[SaveId, set[FragmentName]] = {}
         for fragment in fragments:
             # A pending save refers to all that was written for it (P13); once it has ended that can never change back.
-            if fragment.created_unix_ms <= old_before_ms and not self._saves.is_pending(fragment.save_id):
+            if fragment.created_unix_ms <= old_before_ms and self._commits.get(fragment.save_id) is None:
                 by_save.setdefault(fragment.save_id, set()).add((fragment.blob_id, fragment.index))
         unreferenced: set[FragmentName] = set()
         for save_id, names in by_save.items():

@@ -12,8 +12,10 @@ from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.collector import Collector, NodeCommands
+from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import MetaStore, Term
+from sdrs_storaged.control.receipts import Receipts
 from sdrs_storaged.control.records import Records
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.saves import Saves
@@ -36,14 +38,16 @@ class Controller:
         self.config = config
         self.members = members
         self.tally = Tally()
-        self.saves = Saves(records, members, clock, self.tally, ttl_seconds=config.save_ttl_seconds)
-        self.rounds = Rounds(records, self.saves, clock)
+        self.commits = Commits(records, members, clock, self.tally, ttl_seconds=config.save_ttl_seconds)
+        self.receipts = Receipts(records, members, self.commits)
+        self.saves = Saves(records, members, clock, self.tally, self.commits)
+        self.rounds = Rounds(records, self.saves, self.commits, clock)
         self.catalog = Catalog(records, clock, self.tally, pins=self.rounds.pinned)
         self.verifier = Verifier(self.catalog, members, nodes)
         self.collector = Collector(
             records,
             members,
-            self.saves,
+            self.commits,
             self.catalog,
             self.rounds,
             nodes,
@@ -61,11 +65,9 @@ class Controller:
         members = Members(records, clock, cluster, suspect_after_seconds=config.suspect_after_seconds)
         await members.load(default_pool=config.default_pool)
         controller = cls(records, members, clock, nodes, config)
-        await controller.saves.load()
+        await controller.commits.load()
         await controller.rounds.load()
-        log.info(
-            "controller_active", cluster=cluster.id, term=term.number, pending_saves=controller.saves.pending_count
-        )
+        log.info("controller_active", cluster=cluster.id, term=term.number, pending_saves=len(controller.commits))
         return controller
 
     async def jobs(self, *, after: str, limit: int) -> tuple[list[Job], bool]:

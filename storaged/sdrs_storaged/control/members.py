@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from sdrs_core.cluster import DEFAULT_POOL, Authority, Disk, Group, Node, NodeState, Pool, check_level, check_pool
 from sdrs_core.errors import AlreadyExistsError, NotFoundError, PermissionDeniedError, RefusedError
-from sdrs_core.ids import ClusterId, GroupId, NodeId, PoolName, check_name, random_id
+from sdrs_core.ids import ClusterId, GroupId, NodeId, PoolName, SaveId, check_name, random_id
 from sdrs_core.levels import Level
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
@@ -135,6 +135,10 @@ class Members:
             )
             log.error("metadata_rolled_back", node=node_id, seen_revision=revision, own_revision=ours)
             raise RefusedError(self._records.frozen_because)
+
+    def capability(self, save_id: SaveId) -> str:
+        """Derived, so that every rank of a save gets the same one and none has to be stored (P5)."""
+        return hmac.new(self.cluster.secret.encode(), save_id.encode(), hashlib.sha256).hexdigest()
 
     def authenticate(self, node_id: NodeId, node_key: str) -> None:
         known = self._nodes.get(node_id)

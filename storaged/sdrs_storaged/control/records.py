@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
@@ -22,9 +21,14 @@ class ConflictError(SdrsError):
     reason = "CONFLICT"
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    """Made once for each kind of record: making one costs more than using it."""
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,4 +89,5 @@ class Records:
 
 
 def _stored(entry: Entry, kind: type[T]) -> Stored[T]:
-    return Stored(entry.key, _adapter(kind).validate_json(entry.value), entry.mod_revision)
+    value: T = _adapter(kind).validate_json(entry.value)
+    return Stored(entry.key, value, entry.mod_revision)

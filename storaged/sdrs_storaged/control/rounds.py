@@ -24,6 +24,7 @@ from sdrs_core.errors import (
 from sdrs_core.ids import JobName, SaveId, check_name, check_rank
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
+from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.meta.store import Compare
 from sdrs_storaged.control.records import ConflictError, Records, Stored, put
 from sdrs_storaged.control.saves import Saves
@@ -67,9 +68,10 @@ class _Live:
 
 
 class Rounds:
-    def __init__(self, records: Records, saves: Saves, clock: Clock) -> None:
+    def __init__(self, records: Records, saves: Saves, commits: Commits, clock: Clock) -> None:
         self._records = records
         self._saves = saves
+        self._commits = commits
         self._clock = clock
         self._live: dict[JobName, _Live] = {}
 
@@ -96,7 +98,7 @@ class Rounds:
         for _ in range(_MAX_TRIES):
             try:
                 current = await self._current(job, attempt, world_size, step=step, resume=resume)
-                save = await self._saves.find(current.save_id, job, current.step)
+                save = await self._commits.find(current.save_id, job, current.step)
                 return current, save
             except ConflictError:
                 continue

@@ -43,7 +43,7 @@ class ControlService:
             version=VERSION,
             revision=await controller.records.store.revision(),
             controller_pid=os.getpid(),
-            pending_save_count=self._saves.pending_count,
+            pending_save_count=len(controller.commits),
             trash_count=await controller.trash_count(),
             damaged_count=len(controller.tally.damaged),
             warnings=controller.warnings(),
@@ -132,11 +132,13 @@ class ControlService:
 
     async def wait_save(self, request: pb.WaitSaveRequest) -> pb.WaitSaveResponse:
         wait_ms = min(request.wait_ms, MAX_WAIT_MS)
-        save, shard_count = await self._saves.wait(SaveId(request.save_id), JobName(request.job), request.step, wait_ms)
+        save, shard_count = await self._controller.commits.wait(
+            SaveId(request.save_id), JobName(request.job), request.step, wait_ms
+        )
         return pb.WaitSaveResponse(checkpoint=convert.save_to(save), shards_registered=shard_count)
 
     async def abort_save(self, request: pb.AbortSaveRequest) -> pb.AbortSaveResponse:
-        await self._saves.abort(SaveId(request.save_id), request.capability, request.reason)
+        await self._controller.commits.abort(SaveId(request.save_id), request.capability, request.reason)
         return pb.AbortSaveResponse()
 
     # Checkpoints

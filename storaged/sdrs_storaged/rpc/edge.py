@@ -21,10 +21,7 @@ _MAX_MESSAGE_CHARS = 2000  # errors travel in headers, which are small
 
 
 def serve(method: Method, behavior: Any) -> Any:
-
-
-       """``behavior`` as gRPC calls it. It takes the request (or an iterator of them) and gives the response (or yields them).
-    """
+    """``behavior`` as gRPC calls it: it takes the request, or an iterator of them, and gives or yields the response."""
     if method.shape == "unary_unary":
 
         async def unary(raw: bytes, context: Any) -> Any:

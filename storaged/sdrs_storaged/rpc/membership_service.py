@@ -10,7 +10,7 @@ from sdrs_proto import convert
 from sdrs_proto.status import to_status
 from sdrs_proto.v1 import membership_pb2 as pb
 from sdrs_storaged.control.controller import Controller
-from sdrs_storaged.control.saves import Receipt
+from sdrs_storaged.control.receipts import Receipt
 
 
 class MembershipService:
@@ -66,7 +66,7 @@ class MembershipService:
             )
             for receipt in request.receipts
         ]
-        outcomes = await self._controller.saves.register(node_id, receipts)
+        outcomes = await self._controller.receipts.register(node_id, receipts)
         return pb.RegisterReceiptsResponse(
             outcomes=[
                 pb.ReceiptOutcome(status=to_status(outcome).SerializeToString())

@@ -1,0 +1,117 @@
+"""The saves of one process: how many run at once, and what became of them.
+
+Their threads are not daemons, so that an exiting interpreter waits for them; each of their waits has an end. A failure
+that nobody waited for is logged at once, and raised by the job's next save or by close (I6).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import wait as wait_for
+
+from sdrs.rpc.control import Control
+from sdrs.save.commits import Commits
+from sdrs.save.order import SaveOrder
+from sdrs.save.payload import Payload
+from sdrs.save.staging import StagedPayload, Staging
+from sdrs.save.upload import Upload
+from sdrs.saving import Saving
+from sdrs.transfer.routes import Routes
+from sdrs_core.errors import DeadlineExceededError
+from sdrs_core.ids import SaveId
+from sdrs_core.levels import Level
+from sdrs_proto.convert import level_from
+from sdrs_proto.v1.control_pb2 import GetPoolRequest
+
+MAX_SENDING = 4
+
+log = logging.getLogger("sdrs")
+
+
+class InFlight:
+    """Belongs to one process."""
+
+    def __init__(self, control: Control, routes: Routes, *, staging_bytes: int, renew_seconds: float) -> None:
+        self._control = control
+        self._routes = routes
+        self._renew_seconds = renew_seconds
+        self._staging = Staging(staging_bytes)
+        self._commits = Commits(control)
+        self._slots = threading.BoundedSemaphore(MAX_SENDING)
+        self._lock = threading.Lock()
+        self._savings: set[Saving] = set()
+
+    def save(self, order: SaveOrder, payload: Payload) -> Saving:
+        """Start a save: returns when ``payload`` is copied or, if it is too large for that, durable on its node."""
+        self.raise_unseen(order.job)
+        self._commits.check_room()
+        saving = Saving(order.job, order.step, payload.total_bytes, lambda: self._promised_level(order.pool))
+        if self._staging.holds(payload.total_bytes):
+            self._save_staged(order, payload, saving)
+        else:
+            save_id = self._upload(order, payload, saving)
+            self._start(saving, lambda: self._commits.follow(save_id, saving))
+        return saving
+
+    def _save_staged(self, order: SaveOrder, payload: Payload, saving: Saving) -> None:
+        self._slots.acquire()
+        try:
+            staged = self._staging.stage(payload)
+        except BaseException:
+            self._slots.release()
+            raise
+        self._start(saving, lambda: self._send_staged(order, staged, saving))
+
+    def _send_staged(self, order: SaveOrder, staged: StagedPayload, saving: Saving) -> None:
+        try:
+            save_id = self._upload(order, staged, saving)
+        except BaseException as error:
+            saving.outcome.set_exception(error)
+            return
+        finally:
+            # The node has it durable, or nobody will: either way the memory is free for the next.
+            self._staging.release(staged)
+            self._slots.release()
+        self._commits.follow(save_id, saving)
+
+    def _upload(self, order: SaveOrder, payload: Payload, saving: Saving) -> SaveId:
+        return Upload(self._control, self._routes, order, payload, saving, self._renew_seconds).run()
+
+    def _start(self, saving: Saving, work: Callable[[], None]) -> None:
+        with self._lock:
+            self._savings.add(saving)
+        saving.outcome.add_done_callback(lambda _: self._ended(saving))
+        threading.Thread(target=work, name=f"sdrs-save-{saving.step}").start()
+
+    def _ended(self, saving: Saving) -> None:
+        error = saving.outcome.exception()
+        if error is None:
+            with self._lock:
+                self._savings.discard(saving)
+        else:
+            log.error("%s was not saved: %s", saving, error)
+
+    def raise_unseen(self, job: str | None = None) -> None:
+        """Raise a failure that nobody has seen yet, of ``job`` or of any."""
+        with self._lock:
+            failed = [saving for saving in self._savings if saving.outcome.done() and saving.outcome.exception()]
+            self._savings.difference_update(saving for saving in failed if saving.is_seen)
+        for saving in failed:
+            error = saving.outcome.exception()
+            if error and not saving.is_seen and job in (None, saving.job):
+                saving.mark_seen()
+                error.add_note(f"{saving} failed before, and nobody had waited for it")
+                raise error
+
+    def finish(self, timeout_seconds: float) -> None:
+        """Wait for everything under way, then raise what failed unseen."""
+        with self._lock:
+            outcomes = [saving.outcome for saving in self._savings]
+        if wait_for(outcomes, timeout_seconds).not_done:
+            raise DeadlineExceededError(f"saves are still under way after {timeout_seconds} s: they go on in the background")
+        self.raise_unseen()
+
+    def _promised_level(self, pool: str) -> Level:
+        return level_from(self._control.call("get_pool", GetPoolRequest(name=pool)).pool.level)

@@ -1,0 +1,141 @@
+"""The checks of ``sdrs doctor``: each must be able to say something other than ok."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sdrs.cli import machine_checks
+from sdrs.cli.doctor import check_cluster_clock
+from sdrs.cli.local_layout import Layout, write_layout
+from sdrs.cli.machine_checks import ClockReading, Verdict
+from sdrs.cli.root import root
+
+MOUNTS = """\
+/dev/vda / ext4 rw 0 0
+tmpfs /tmp tmpfs rw 0 0
+server:/home /home nfs4 rw 0 0
+/dev/vdb /home/local xfs rw 0 0
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("SDRS_HOME", str(tmp_path / "cluster"))
+    monkeypatch.delenv("SDRS_URL", raising=False)
+
+
+def doctor(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
+    result = CliRunner().invoke(root, ["doctor", "-o", "json", *arguments])
+    return result.exit_code, {check["name"]: check for check in json.loads(result.stdout)}
+
+
+def test_a_good_machine_passes_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    code, checks = doctor()
+    assert code == 0
+    assert {"python", "port", "disk space", "fsync", "clock", "open files", "shared memory", "gpus", "cluster"} <= set(checks)
+    assert "MB/s" in checks["fsync"]["detail"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_somebody_else_fails(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("important")
+    code, checks = doctor("--dir", str(tmp_path))
+    assert code == 1
+    assert checks["folder"]["verdict"] == "fail"
+
+
+def test_a_port_of_another_program_is_a_warning(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        write_layout(tmp_path, Layout(server.getsockname()[1], (1,)))
+        code, checks = doctor("--dir", str(tmp_path))
+    assert (code, checks["port"]["verdict"]) == (0, "warn")
+    assert "--port" in checks["port"]["advice"]
+
+
+def test_a_cluster_that_was_named_and_is_away_fails() -> None:
+    code, checks = doctor("--url", "sdrs://127.0.0.1:1")
+    assert (code, checks["cluster"]["verdict"]) == (1, "fail")
+
+
+@pytest.mark.parametrize(("used", "verdict"), [(50, Verdict.OK), (90, Verdict.WARN), (96, Verdict.FAIL)])
+def test_a_full_disk_is_seen(used: int, verdict: Verdict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Of 110 blocks 10 are reserved for root: they count neither as used nor as free.
+    usage = shutil._ntuple_diskusage(110, used, 100 - used)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    assert machine_checks.check_disk_space(tmp_path).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "verdict"),
+    [("/srv", "ext4", Verdict.OK), ("/tmp", "tmpfs", Verdict.WARN), ("/home", "nfs4", Verdict.WARN)],
+)
+def test_a_file_system_that_cannot_keep_promises_is_seen(place: str, kind: str, verdict: Verdict) -> None:
+    check = machine_checks.check_file_system(Path(place), MOUNTS)
+    assert (check.verdict, check.detail.partition(":")[0]) == (verdict, kind)
+
+
+def test_a_folder_that_cannot_be_written_fails() -> None:
+    assert machine_checks.check_fsync(Path("/proc/sdrs")).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ((1.8e9, 5.0), (1.8e9 + 2, 7.0), Verdict.OK),
+        ((1.8e9, 5.0), (1.8e9 + 60, 7.0), Verdict.WARN),
+        ((1.8e9, 5.0), (1.8e9 - 60, 7.0), Verdict.WARN),
+        ((1000.0, 5.0), (1002.0, 7.0), Verdict.WARN),
+    ],
+)
+def test_a_clock_that_is_wrong_or_jumps_is_a_warning(
+    before: tuple[float, float], after: tuple[float, float], verdict: Verdict
+) -> None:
+    assert machine_checks.check_clock(ClockReading(*before), ClockReading(*after)).verdict is verdict
+
+
+@pytest.mark.parametrize(("lag_seconds", "verdict"), [(0.5, Verdict.OK), (-60, Verdict.WARN), (60, Verdict.WARN)])
+def test_a_clock_away_from_the_controllers_is_a_warning(lag_seconds: float, verdict: Verdict) -> None:
+    assert check_cluster_clock(lag_seconds).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("limits", "verdict", "words"),
+    [
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), Verdict.OK, ""),
+        ((4096, 4096), Verdict.OK, ""),
+        ((1024, 1 << 20), Verdict.WARN, "ulimit -n"),
+        ((1024, 1024), Verdict.WARN, "limits.conf"),
+    ],
+)
+def test_a_low_limit_of_open_files_says_where_to_raise_it(
+    limits: tuple[int, int], verdict: Verdict, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
+    check = machine_checks.check_open_files()
+    assert check.verdict is verdict
+    assert words in check.advice
+
+
+def test_packages_that_are_missing_or_old_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    requirements = [
+        "grpcio>=1.50",
+        "pytest>=99.1",
+        'no-such-package>=2; extra == "server"',
+        'click>=8.1; extra == "cli"',
+        'also-missing; extra == "torch"',
+    ]
+    monkeypatch.setattr(machine_checks.metadata, "requires", lambda name: requirements)
+    sdk, server, cli = machine_checks.check_packages()
+    assert (sdk.verdict, server.verdict, cli.verdict) == (Verdict.FAIL, Verdict.WARN, Verdict.OK)
+    assert "pytest" in sdk.detail
+    assert "99.1" in sdk.detail
+    assert "no-such-package is missing" in server.detail
+    assert "sdrs[server]" in server.advice

@@ -1,0 +1,182 @@
+"""The folder of a cluster on this machine: whose it is, what is in it, who may work on it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from sdrs.cli.local_cluster import Wish, bring_up, decide_layout, free_port, port_is_free, take_down
+from sdrs.cli.local_layout import (
+    DEFAULT_PORT,
+    Layout,
+    controller_daemon,
+    default_dir,
+    folder_lock,
+    node_daemons,
+    purge,
+    read_layout,
+    write_layout,
+)
+from sdrs.cli.pointer import Pointer, pointer_path, read_pointer, remove_pointer, write_pointer
+from sdrs_core.errors import AlreadyExistsError, RefusedError
+
+
+@pytest.fixture(autouse=True)
+def _own_state_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def always(port: int) -> bool:
+    return True
+
+
+def never(port: int) -> bool:
+    return False
+
+
+def test_a_new_cluster_has_three_nodes_on_the_usual_port() -> None:
+    assert decide_layout(None, Wish(), is_running=False, is_free=always) == Layout(DEFAULT_PORT, (1, 1, 1))
+
+
+def test_nodes_are_added_and_never_taken_away() -> None:
+    known = Layout(7070, (1, 1, 1))
+    assert decide_layout(known, Wish(5, disks_per_node=2), is_running=True, is_free=never).disk_counts == (1, 1, 1, 2, 2)
+    assert decide_layout(known, Wish(1), is_running=True, is_free=never) == known
+
+
+def test_the_port_moves_only_while_nothing_runs() -> None:
+    known = Layout(7070, (1,))
+    assert decide_layout(known, Wish(port=8080), is_running=False, is_free=always).port == 8080
+    with pytest.raises(RefusedError, match="sdrs down"):
+        decide_layout(known, Wish(port=8080), is_running=True, is_free=always)
+
+
+def test_any_free_port_means_the_known_one_while_it_is_free() -> None:
+    known = Layout(7070, (1,))
+    assert decide_layout(known, Wish(port=0), is_running=True, is_free=never).port == 7070
+    assert decide_layout(known, Wish(port=0), is_running=False, is_free=always).port == 7070
+    assert decide_layout(known, Wish(port=0), is_running=False, is_free=never).port not in (0, 7070)
+
+
+def test_a_port_that_is_listened_on_is_not_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert not port_is_free(server.getsockname()[1])
+    assert port_is_free(free_port())
+
+
+def test_configurations_are_toml_with_absolute_paths(tmp_path: Path) -> None:
+    layout = Layout(7171, (1, 2))
+    folder = tmp_path / 'a "quoted" folder'
+    controller = tomllib.loads(controller_daemon(folder, layout.port).settings)
+    assert controller["roles"] == ["controller"]
+    assert controller["controller"]["listen"] == "127.0.0.1:7171"
+    second = tomllib.loads(node_daemons(folder, layout)[1].settings)
+    assert second["data_dir"] == str(folder / "node-2")
+    assert second["node"]["id"] == second["node"]["domain"] == "node-2"
+    assert second["node"]["controllers"] == ["127.0.0.1:7171"]
+    assert second["node"]["disks"] == [str(folder / "node-2" / "disk-1"), str(folder / "node-2" / "disk-2")]
+
+
+def test_the_layout_reads_back(tmp_path: Path) -> None:
+    assert read_layout(tmp_path / "absent") is None
+    assert read_layout(tmp_path) is None
+    write_layout(tmp_path, Layout(7171, (1, 2)))
+    assert read_layout(tmp_path) == Layout(7171, (1, 2))
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"format": 1}', '{"format": 99, "port": 1, "disk_counts": []}'])
+def test_a_marker_that_cannot_be_read_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cluster.json").write_text(content)
+    with pytest.raises(RefusedError, match=str(tmp_path)):
+        read_layout(tmp_path)
+
+
+def test_a_folder_of_somebody_else_is_refused_and_left_untouched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("important")
+    with pytest.raises(RefusedError, match="--dir"):
+        bring_up(tmp_path, Wish(), lambda text: None)
+    with pytest.raises(RefusedError, match="--dir"):
+        take_down(tmp_path, delete_data=True)
+    assert not take_down(tmp_path, delete_data=False).stopped
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_port_of_another_program_is_named_before_anything_is_started(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(AlreadyExistsError, match=f"port {port} .* --port"):
+            bring_up(folder, Wish(port=port), lambda text: None)
+    assert not (folder / "logs").exists()
+
+
+def _hold_lock(folder: Path, held: object, release: object) -> None:
+    with folder_lock(folder, timeout_seconds=1):
+        held.set()  # type: ignore[attr-defined]
+        release.wait(30)  # type: ignore[attr-defined]
+
+
+def test_only_one_process_works_on_a_folder_at_a_time(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    other = context.Process(target=_hold_lock, args=(tmp_path, held, release))
+    other.start()
+    try:
+        assert held.wait(30)
+        with pytest.raises(RefusedError, match=f"pid {other.pid}"), folder_lock(tmp_path, timeout_seconds=0.2):
+            pass
+    finally:
+        release.set()
+        other.join(30)
+    with folder_lock(tmp_path, timeout_seconds=5):
+        assert (tmp_path / ".lock").read_text().strip() == str(os.getpid())
+
+
+def test_a_purge_deletes_what_is_ours_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    layout = Layout(7070, (1,))
+    write_layout(folder, layout)
+    for daemon in [controller_daemon(folder, 7070), *node_daemons(folder, layout)]:
+        daemon.write_config()
+        (daemon.data_dir / "data").write_text("x")
+    notes = folder / "notes.txt"
+    notes.write_text("mine")
+    assert purge(folder, layout) == [notes]
+    assert list(folder.iterdir()) == [notes]
+
+
+def test_a_purge_removes_the_folder_itself_when_nothing_is_left(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    write_layout(folder, Layout(7070, (1,)))
+    assert take_down(folder, delete_data=True).purged
+    assert not folder.exists()
+
+
+def test_the_pointer_is_removed_only_by_its_own_cluster(tmp_path: Path) -> None:
+    write_pointer(Pointer("sdrs://127.0.0.1:7070", tmp_path / "a"))
+    remove_pointer(tmp_path / "b")
+    assert read_pointer() == Pointer("sdrs://127.0.0.1:7070", tmp_path / "a")
+    remove_pointer(tmp_path / "a")
+    assert read_pointer() is None
+
+
+@pytest.mark.parametrize("content", ["", "null", "{}", '{"url": "x"}', "\x00"])
+def test_a_damaged_pointer_counts_as_none(content: str) -> None:
+    pointer_path().parent.mkdir(parents=True)
+    pointer_path().write_text(content)
+    assert read_pointer() is None
+
+
+def test_the_folder_is_sdrs_home_when_that_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SDRS_HOME", str(tmp_path / "here"))
+    assert default_dir() == tmp_path / "here"
+    monkeypatch.delenv("SDRS_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_dir() == tmp_path / ".local" / "share" / "sdrs"

@@ -1,0 +1,84 @@
+"""Finding and stopping daemons, with stand-ins that have a daemon's command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sdrs.cli.local_layout import Layout, node_daemons
+from sdrs.cli.local_processes import Process, find_processes, log_tail, stop
+
+# Says when its handlers are in place; without that a signal could come too early.
+OBEDIENT = "import signal, sys; print('ready', flush=True); signal.pause()"
+STUBBORN = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True)\nwhile True: signal.pause()"
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def run(program: str, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", program, *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def daemon_arguments(config: Path) -> tuple[str, ...]:
+    return ("sdrs_storaged", "--config", str(config))
+
+
+def test_daemons_are_found_by_folder(tmp_path: Path, start: Start) -> None:
+    ours = start(OBEDIENT, *daemon_arguments(tmp_path / "a" / "node-1.toml"))
+    start(OBEDIENT, *daemon_arguments(tmp_path / "b" / "node-1.toml"))
+    start(OBEDIENT, "editor", str(tmp_path / "a" / "node-1.toml"))
+    assert find_processes(tmp_path / "a") == [Process("node-1", tmp_path / "a" / "node-1.toml", ours.pid)]
+
+
+def test_a_daemon_is_asked_to_stop(tmp_path: Path, start: Start) -> None:
+    process = start(OBEDIENT, *daemon_arguments(tmp_path / "node-1.toml"))
+    assert stop(find_processes(tmp_path), grace_seconds=30) == []
+    assert process.wait(30) == -15
+    assert find_processes(tmp_path) == []
+
+
+def test_a_daemon_that_does_not_listen_is_killed_and_named(tmp_path: Path, start: Start) -> None:
+    process = start(STUBBORN, *daemon_arguments(tmp_path / "node-1.toml"))
+    killed = stop(find_processes(tmp_path), grace_seconds=0.2)
+    assert [one.name for one in killed] == ["node-1"]
+    assert process.wait(30) == -9
+
+
+def test_a_pid_that_now_belongs_to_another_program_is_left_alone(tmp_path: Path, start: Start) -> None:
+    stranger = start(OBEDIENT, "something", "else")
+    assert stop([Process("node-1", tmp_path / "node-1.toml", stranger.pid)], grace_seconds=0.2) == []
+    assert stranger.poll() is None
+
+
+def test_a_process_that_is_gone_already_is_no_error(tmp_path: Path, start: Start) -> None:
+    process = start(OBEDIENT, *daemon_arguments(tmp_path / "node-1.toml"))
+    found = find_processes(tmp_path)
+    process.kill()
+    process.wait(30)
+    assert stop(found, grace_seconds=1) == []
+
+
+def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
+    daemon = node_daemons(tmp_path, Layout(7070, (1,)))[0]
+    assert "cannot be read" in log_tail(daemon, 3)
+    daemon.log.parent.mkdir()
+    daemon.log.write_bytes(b"".join(b"line %d\n" % number for number in range(5000)) + b"\xff broken\n")
+    assert log_tail(daemon, 3).splitlines() == ["  line 4998", "  line 4999", "  � broken"]
