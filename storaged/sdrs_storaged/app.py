@@ -19,7 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from sdrs_core.cluster import Disk as DiskView
-from sdrs_core.cluster import DiskState, Endpoints, Node
+from sdrs_core.cluster import Endpoints, Node
 from sdrs_core.errors import SdrsError, UnavailableError
 from sdrs_proto.limits import CHANNEL_OPTIONS
 from sdrs_proto.services import CONTROL, MEMBERSHIP, STORAGE, handler
@@ -202,7 +202,7 @@ def _disk_views(store: FragmentStore) -> list[DiskView]:
         DiskView(
             id=usage.disk_id,
             path=str(usage.path),
-            state=DiskState(usage.state),
+            state=usage.state,
             capacity_bytes=usage.capacity_bytes,
             used_bytes=usage.used_bytes,
             fragment_count=usage.fragment_count,

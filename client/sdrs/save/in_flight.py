@@ -41,7 +41,8 @@ class InFlight:
         self._commits = Commits(control)
         self._slots = threading.BoundedSemaphore(MAX_SENDING)
         self._lock = threading.Lock()
-        self._savings: set[Saving] = set()
+        # Under way, or failed and not seen yet; oldest first.
+        self._savings: dict[Saving, None] = {}
 
     def save(self, order: SaveOrder, payload: Payload) -> Saving:
         """Start a save: returns when ``payload`` is copied or, if it is too large for that, durable on its node."""
@@ -81,15 +82,18 @@ class InFlight:
 
     def _start(self, saving: Saving, work: Callable[[], None]) -> None:
         with self._lock:
-            self._savings.add(saving)
+            self._savings[saving] = None
         saving.outcome.add_done_callback(lambda _: self._ended(saving))
-        threading.Thread(target=work, name=f"sdrs-save-{saving.step}").start()
+        try:
+            threading.Thread(target=work, name=f"sdrs-save-{saving.step}").start()
+        except RuntimeError:
+            work()  # an interpreter that is shutting down starts no more threads
 
     def _ended(self, saving: Saving) -> None:
         error = saving.outcome.exception()
         if error is None:
             with self._lock:
-                self._savings.discard(saving)
+                self._savings.pop(saving, None)
         else:
             log.error("%s was not saved: %s", saving, error)
 
@@ -97,7 +101,9 @@ class InFlight:
         """Raise a failure that nobody has seen yet, of ``job`` or of any."""
         with self._lock:
             failed = [saving for saving in self._savings if saving.outcome.done() and saving.outcome.exception()]
-            self._savings.difference_update(saving for saving in failed if saving.is_seen)
+            for saving in failed:
+                if saving.is_seen:
+                    del self._savings[saving]
         for saving in failed:
             error = saving.outcome.exception()
             if error and not saving.is_seen and job in (None, saving.job):

@@ -86,20 +86,30 @@ class Upload:
                 return SaveId(begun.save_id)
             if tried == MAX_TRIES:
                 break
-            primary = node_from(begun.primary)
-            try:
-                with self._renewed(begun):
-                    self._seal(begun, primary, self._send(begun, primary))
+            failure = self._try_node(begun, node_from(begun.primary))
+            if failure is None:
                 return SaveId(begun.save_id)
-            except _NODE_FAILED as error:
-                failure = self._avoided[primary.id] = error
-            except _TRY_AGAIN as error:
-                failure = error
-            log.warning("%s: node %s failed it, trying again: %s", self._order.title, primary.id, failure)
+            log.warning("%s: node %s failed it, trying again: %s", self._order.title, begun.primary.id, failure)
             time.sleep(next(pauses))
         if isinstance(failure, FullError):
             raise failure
         raise SaveFailedError(f"{self._order.title} could not be saved in {MAX_TRIES} tries: {failure}") from failure
+
+    def _try_node(self, begun: BeginSaveResponse, primary: Node) -> SdrsError | None:
+        """None when the shard is in; a failure after which trying again makes sense."""
+        try:
+            with self._renewed(begun):
+                blobs = self._send(begun, primary)
+                try:
+                    self._seal(begun, primary, blobs)
+                except SaveFailedError as error:  # it expired while it was sent: a new one is begun
+                    return error
+        except _NODE_FAILED as error:
+            self._avoided[primary.id] = error
+            return error
+        except _TRY_AGAIN as error:
+            return error
+        return None
 
     def _begin(self) -> BeginSaveResponse:
         if self._avoided:

@@ -10,20 +10,13 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
+from sdrs_core.cluster import DiskState
 from sdrs_core.errors import FullError, InvalidArgumentError
 from sdrs_core.ids import DiskId
 
 _MIB = 1 << 20
-
-
-class DiskState(StrEnum):
-    OK = "ok"
-    NEAR_FULL = "near_full"
-    FULL = "full"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)

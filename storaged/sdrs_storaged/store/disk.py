@@ -19,12 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sdrs_core.cluster import DiskState
 from sdrs_core.errors import DiskFailedError, FullError, SdrsError, UnavailableError
 from sdrs_core.fault_points import reach
 from sdrs_core.ids import ClusterId, NodeId, check_random_id
+from sdrs_storaged.folders import sync_folder
 from sdrs_storaged.store.buffers import BufferPool
-from sdrs_storaged.store.capacity import DiskState, DiskUsage, Space, Thresholds
-from sdrs_storaged.store.claim import DiskIdentity, claim, sync_folder
+from sdrs_storaged.store.capacity import DiskUsage, Space, Thresholds
+from sdrs_storaged.store.claim import DiskIdentity, claim
 from sdrs_storaged.store.fragment import PAGE_BYTES, FragmentKey
 from sdrs_storaged.store.inventory import FOLDER_NAMES, Inventory, file_name
 

@@ -1,0 +1,181 @@
+"""One job's history: save and restore."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from sdrs.attempt import resolve_attempt
+from sdrs.restore.readings import read_files, read_state
+from sdrs.restore.restorer import Restorer
+from sdrs.restore.shard_reader import Report
+from sdrs.save.order import SaveOrder
+from sdrs.saving import Saving
+from sdrs.views import Verification, problem_from
+from sdrs_core.attempts import Attempt
+from sdrs_core.checkpoints import ContentKind, Shard
+from sdrs_core.checkpoints import Save as Checkpoint
+from sdrs_core.errors import UnavailableError
+from sdrs_core.ids import JobName, PoolName, check_rank, check_step, random_id
+from sdrs_core.levels import Level
+from sdrs_proto.convert import save_from, shard_from
+from sdrs_proto.limits import CALL_SECONDS
+from sdrs_proto.v1 import control_pb2 as messages
+
+if TYPE_CHECKING:
+    from sdrs.cluster import Cluster
+
+# The slowest disk that a verification waits for.
+_VERIFIED_BYTES_PER_SECOND = 10_000_000
+
+
+class Checkpoints:
+    """Made by ``cluster.checkpoints(job)``."""
+
+    def __init__(
+        self, cluster: Cluster, job: JobName, *, pool: PoolName, level: Level, attempt: str | int | Attempt | None
+    ) -> None:
+        self.job = job
+        self.pool = pool
+        self._cluster = cluster
+        self._level = level
+        self._attempt = attempt
+
+    def save(
+        self, step: int, state: Any, *, rank: int = 0, world_size: int = 1, attempt: str | int | Attempt | None = None
+    ) -> Saving:
+        """Save ``state``: nested dicts, lists and tuples of arrays (torch, numpy) and plain values.
+
+        Returns once the state is copied and may change again. One that is larger than the staging memory is sent from where
+        it lies instead, and this returns once it is durable on its node. With several ranks each saves its own part under
+        the same attempt; the checkpoint is committed when all are in.
+        """
+        from sdrs.state import encode
+
+        order = self._order(step, rank, world_size, attempt, ContentKind.STATE)
+        return self._cluster.process().saves.save(order, encode(state))
+
+    def save_files(
+        self,
+        step: int,
+        path: str | os.PathLike[str],
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        attempt: str | int | Attempt | None = None,
+    ) -> Saving:
+        """Save the folder at ``path``; as ``save`` otherwise."""
+        from sdrs.state import encode_files
+
+        order = self._order(step, rank, world_size, attempt, ContentKind.FILES)
+        return self._cluster.process().saves.save(order, encode_files(path))
+
+    def restore(
+        self,
+        step: int | None = None,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        resume: bool | None = None,
+        progress: Report | None = None,
+    ) -> Any:
+        """The state of ``step``, else of the newest generation that can be restored; every byte is verified (I5).
+
+        With ``world_size`` above 1 all ranks must call this, and all get the same generation (P16). ``resume`` (the default
+        under SDRS_ATTEMPT) says that the job goes on from there: later generations are set aside. ``progress(read, total)``
+        is told the bytes.
+        """
+        restorer = self._restorer(rank, world_size, ContentKind.STATE, progress)
+        return restorer.restore(read_state, step, resume=_resumes(resume)).value
+
+    def restore_files(
+        self,
+        dest: str | os.PathLike[str],
+        step: int | None = None,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        resume: bool | None = None,
+        progress: Report | None = None,
+    ) -> Checkpoint:
+        """Put the files of a checkpoint into the folder ``dest``; as ``restore`` otherwise.
+
+        Files of the same names are replaced, each at once and only after everything was verified.
+        """
+        restorer = self._restorer(rank, world_size, ContentKind.FILES, progress)
+        return restorer.restore(lambda reader: read_files(reader, dest), step, resume=_resumes(resume)).checkpoint
+
+    def list(self, all_states: bool = False) -> list[Checkpoint]:
+        """The checkpoints, newest first; with ``all_states`` also those set aside and those in the trash."""
+        request = messages.ListCheckpointsRequest(job=self.job, all_states=all_states)
+        pages = self._control.pages("list_checkpoints", request)
+        return [save_from(checkpoint) for page in pages for checkpoint in page.checkpoints]
+
+    def latest(self) -> Checkpoint | None:
+        request = messages.ListCheckpointsRequest(job=self.job, page_size=1)
+        page = self._control.call("list_checkpoints", request)
+        return save_from(page.checkpoints[0]) if page.checkpoints else None
+
+    def get(self, step: int) -> Checkpoint:
+        request = messages.GetCheckpointRequest(job=self.job, step=check_step(step))
+        return save_from(self._control.call("get_checkpoint", request).checkpoint)
+
+    def shards(self, step: int) -> tuple[Shard, ...]:
+        """What each rank saved, and which nodes hold it."""
+        request = messages.ListShardsRequest(save_id=self.get(step).save_id)
+        return tuple(shard_from(shard) for page in self._control.pages("list_shards", request) for shard in page.shards)
+
+    def delete(self, step: int) -> Checkpoint:
+        """Delete a checkpoint; ``undelete`` brings it back within the cluster's grace period."""
+        return self._change("delete_checkpoint", messages.DeleteCheckpointRequest, step)
+
+    def undelete(self, step: int) -> Checkpoint:
+        return self._change("undelete_checkpoint", messages.UndeleteCheckpointRequest, step)
+
+    def hold(self, step: int) -> Checkpoint:
+        """Keep a checkpoint whatever the pool's retention says, until ``release``."""
+        return self._change("hold_checkpoint", messages.HoldCheckpointRequest, step)
+
+    def release(self, step: int) -> Checkpoint:
+        return self._change("release_checkpoint", messages.ReleaseCheckpointRequest, step)
+
+    def verify(self, step: int, progress: Report | None = None) -> Verification:
+        """Have every stored byte read and checked where it lies; ``progress(checked, total)`` is told the bytes."""
+        checkpoint = self.get(step)
+        request = messages.VerifyCheckpointRequest(request_id=random_id(), job=self.job, step=step)
+        seconds = CALL_SECONDS + checkpoint.size_bytes / _VERIFIED_BYTES_PER_SECOND
+        for answer in self._control.stream("verify_checkpoint", request, timeout_seconds=seconds):
+            if progress:
+                progress(answer.checked_bytes, answer.total_bytes)
+            if answer.done:
+                problems = tuple(problem_from(problem) for problem in answer.problems)
+                return Verification(not problems, save_from(answer.checkpoint), answer.checked_bytes, problems)
+        raise UnavailableError(f"the controller ended the verification of {checkpoint.title} before it was done: try again")
+
+    def __repr__(self) -> str:
+        return f'<Checkpoints of "{self.job}" at {self._cluster.url}>'
+
+    @property
+    def _control(self) -> Any:
+        return self._cluster.process().control
+
+    def _order(
+        self, step: int, rank: int, world_size: int, attempt: str | int | Attempt | None, kind: ContentKind
+    ) -> SaveOrder:
+        check_step(step)
+        check_rank(rank, world_size)
+        resolved = resolve_attempt(self._attempt if attempt is None else attempt, self.job, world_size)
+        return SaveOrder(self.job, step, rank, world_size, resolved, self.pool, self._level, kind)
+
+    def _restorer(self, rank: int, world_size: int, kind: ContentKind, progress: Report | None) -> Restorer:
+        return Restorer(
+            self._cluster.process(), self.job, rank=rank, world_size=world_size, kind=kind, attempt=self._attempt, progress=progress
+        )
+
+    def _change(self, method: str, request: Any, step: int) -> Checkpoint:
+        message = request(request_id=random_id(), job=self.job, step=check_step(step))
+        return save_from(self._control.call(method, message).checkpoint)
+
+
+def _resumes(given: bool | None) -> bool:
+    return "SDRS_ATTEMPT" in os.environ if given is None else given

@@ -1,0 +1,215 @@
+"""A cluster as its users see it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from types import TracebackType
+
+from sdrs import forks
+from sdrs.address import cluster_url, parse_url
+from sdrs.checkpoints import Checkpoints
+from sdrs.process import Process, Settings
+from sdrs.rpc.channels import Channels
+from sdrs.rpc.control import Control
+from sdrs.views import ClusterInfo, JobInfo, PoolInfo, cluster_info_from, pool_info_from
+from sdrs_core.attempts import Attempt
+from sdrs_core.cluster import DEFAULT_POOL, Group, Node, Pool, Retention
+from sdrs_core.errors import DeadlineExceededError, InvalidArgumentError, RefusedError, SdrsError, UnavailableError
+from sdrs_core.ids import ClusterId, JobName, PoolName, check_name, random_id
+from sdrs_core.levels import Level, parse_level
+from sdrs_proto.convert import group_from, level_to, node_from, pool_to
+from sdrs_proto.v1 import control_pb2 as messages
+
+DEFAULT_STAGING_BYTES = 256 << 20
+# How long close() waits for saves under way.
+CLOSE_SECONDS = 60.0
+
+log = logging.getLogger("sdrs")
+
+
+def connect(url: str | None = None, *, timeout_seconds: float = 10.0, staging_bytes: int | None = None) -> Cluster:
+    """Connect to the cluster at ``url``, else at SDRS_URL, else on this machine.
+
+    ``timeout_seconds`` is how long a controller that is out of reach is waited for in later calls; here each is asked
+    once. ``staging_bytes`` (else SDRS_STAGING_BYTES) bounds the memory into which saves are copied.
+    """
+    url = cluster_url(url)
+    addresses = parse_url(url)
+    channels = Channels()
+    try:
+        control = Control(channels, addresses, patience_seconds=0.0)
+        info = cluster_info_from(control.call("get_cluster", messages.GetClusterRequest()))
+    except (UnavailableError, DeadlineExceededError) as error:
+        raise UnavailableError(
+            f"no controller answers at {url}: start a cluster on this machine with `sdrs up`, or set SDRS_URL to a running one "
+            f"({error})",
+            url=url,
+        ) from error
+    finally:
+        channels.close()
+    budget = _staging_budget() if staging_bytes is None else staging_bytes
+    return Cluster(url, info.id, Settings(addresses, timeout_seconds, budget, info.save_ttl_seconds))
+
+
+def _staging_budget() -> int:
+    text = os.environ.get("SDRS_STAGING_BYTES", "")
+    if not text:
+        return DEFAULT_STAGING_BYTES
+    if not text.isdecimal():
+        raise InvalidArgumentError(f"SDRS_STAGING_BYTES is {text!r}: give a whole number of bytes, 268435456 for example")
+    return int(text)
+
+
+class Cluster:
+    """Made by ``connect``; may be used from several threads, and after a fork."""
+
+    def __init__(self, url: str, cluster_id: ClusterId, settings: Settings) -> None:
+        self.url = url
+        self.id = cluster_id
+        self._settings = settings
+        self._is_closed = False
+        # What belongs to processes that this one was forked from stays here, untouched: even to free it would be to use it.
+        self._processes: dict[int, Process] = {}
+
+    def checkpoints(
+        self, job: str, *, pool: str | None = None, level: str | Level | None = None, attempt: str | int | Attempt | None = None
+    ) -> Checkpoints:
+        """The history of one job. ``pool`` and ``level`` say where its saves go, ``attempt`` who saves (P1)."""
+        return Checkpoints(
+            self,
+            JobName(check_name(job, "job")),
+            pool=PoolName(check_name(pool, "pool")) if pool else DEFAULT_POOL,
+            level=parse_level(level) if level is not None else Level.NONE,
+            attempt=attempt,
+        )
+
+    def info(self) -> ClusterInfo:
+        return cluster_info_from(self.process().control.call("get_cluster", messages.GetClusterRequest()))
+
+    def nodes(self) -> list[Node]:
+        pages = self.process().control.pages("list_nodes", messages.ListNodesRequest())
+        return [node_from(node) for page in pages for node in page.nodes]
+
+    def node(self, node_id: str) -> tuple[Node, list[Group]]:
+        """A node and the groups that it is a member of."""
+        response = self.process().control.call("get_node", messages.GetNodeRequest(node_id=node_id))
+        return node_from(response.node), [group_from(group) for group in response.groups]
+
+    def pools(self) -> list[PoolInfo]:
+        pages = self.process().control.pages("list_pools", messages.ListPoolsRequest())
+        return [pool_info_from(pool) for page in pages for pool in page.pools]
+
+    def pool(self, name: str) -> PoolInfo:
+        response = self.process().control.call("get_pool", messages.GetPoolRequest(name=name))
+        return pool_info_from(response.pool, list(response.groups))
+
+    def create_pool(
+        self,
+        name: str,
+        level: str | Level = "L1",
+        *,
+        mirrors: int | None = None,
+        ec: str | None = None,
+        keep_last: int | None = None,
+        keep_every_steps: int | None = None,
+        max_age_seconds: int | None = None,
+    ) -> PoolInfo:
+        """Make a pool. ``mirrors`` belongs to L2, ``ec`` (``"4+2"``) to L3; without retention rules everything is kept."""
+        data_fragments, parity_fragments = _parse_ec(ec)
+        pool = Pool(
+            name=PoolName(check_name(name, "pool")),
+            level=parse_level(level),
+            mirrors=1 if mirrors is None else _check_count("mirrors", mirrors, 1),
+            data_fragments=data_fragments,
+            parity_fragments=parity_fragments,
+            retention=Retention(
+                keep_last=_check_count("keep_last", keep_last or 0),
+                keep_every_steps=_check_count("keep_every_steps", keep_every_steps or 0),
+                max_age_seconds=_check_count("max_age_seconds", max_age_seconds or 0),
+            ),
+        )
+        request = messages.CreatePoolRequest(request_id=random_id(), pool=pool_to(pool))
+        return pool_info_from(self.process().control.call("create_pool", request).pool)
+
+    def update_pool(
+        self,
+        name: str,
+        *,
+        level: str | Level | None = None,
+        keep_last: int | None = None,
+        keep_every_steps: int | None = None,
+        max_age_seconds: int | None = None,
+    ) -> PoolInfo:
+        """Change a pool: None leaves a setting as it is, 0 turns a retention rule off."""
+        request = messages.UpdatePoolRequest(request_id=random_id(), name=name)
+        if level is not None:
+            request.level = level_to(parse_level(level))
+        if keep_last is not None:
+            request.keep_last = _check_count("keep_last", keep_last)
+        if keep_every_steps is not None:
+            request.keep_every_steps = _check_count("keep_every_steps", keep_every_steps)
+        if max_age_seconds is not None:
+            request.max_age_seconds = _check_count("max_age_seconds", max_age_seconds)
+        return pool_info_from(self.process().control.call("update_pool", request).pool)
+
+    def delete_pool(self, name: str) -> None:
+        self.process().control.call("delete_pool", messages.DeletePoolRequest(request_id=random_id(), name=name))
+
+    def jobs(self) -> list[JobInfo]:
+        pages = self.process().control.pages("list_jobs", messages.ListJobsRequest())
+        return [JobInfo(JobName(job.job), job.attempt, job.attempt_owner) for page in pages for job in page.jobs]
+
+    def process(self) -> Process:
+        """What this process keeps for the cluster; made anew after a fork, without touching the parent's."""
+        if self._is_closed:
+            raise RefusedError(f"the connection to {self.url} is closed: connect again")
+        generation = forks.generation()
+        if generation not in self._processes:
+            # No lock, which a thread of the parent could have held: of two that race here the first one stays.
+            self._processes.setdefault(generation, Process(self._settings))
+        return self._processes[generation]
+
+    def close(self) -> None:
+        """Wait for saves under way, raise what failed and was not seen yet, and disconnect."""
+        process = self._processes.get(forks.generation())
+        if process is None or self._is_closed:
+            self._is_closed = True
+            return
+        try:
+            process.saves.finish(CLOSE_SECONDS)
+        finally:
+            self._is_closed = True
+            process.channels.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except SdrsError as failure:
+            if error is None:
+                raise
+            # What the caller is raising comes first.
+            log.error("closing %s: %s", self.url, failure)
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.id} at {self.url}>"
+
+
+def _parse_ec(text: str | None) -> tuple[int, int]:
+    if text is None:
+        return 1, 0
+    data, plus, parity = str(text).partition("+")
+    if not (plus and data.isdecimal() and parity.isdecimal() and int(data) and int(parity)):
+        raise InvalidArgumentError(f"{text!r} is not an erasure code: give data+parity fragments, 4+2 for example")
+    return int(data), int(parity)
+
+
+def _check_count(name: str, value: int, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**32:
+        raise InvalidArgumentError(f"{name} is {value!r}: give a whole number from {least} on")
+    return value

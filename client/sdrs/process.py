@@ -1,0 +1,34 @@
+"""What one process keeps for one cluster: connections, staging memory, saves under way. A forked child gets its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sdrs.rpc.channels import Channels
+from sdrs.rpc.control import Control
+from sdrs.save.in_flight import InFlight
+from sdrs.transfer.routes import Routes
+
+# A save is renewed so often that several renewals may fail before it is taken for abandoned.
+RENEWALS_PER_TTL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    addresses: tuple[str, ...]
+    timeout_seconds: float
+    staging_bytes: int
+    save_ttl_seconds: float
+
+
+class Process:
+    def __init__(self, settings: Settings) -> None:
+        self.channels = Channels()
+        self.control = Control(self.channels, settings.addresses, settings.timeout_seconds)
+        self.routes = Routes(self.channels)
+        self.saves = InFlight(
+            self.control,
+            self.routes,
+            staging_bytes=settings.staging_bytes,
+            renew_seconds=settings.save_ttl_seconds / RENEWALS_PER_TTL,
+        )
