@@ -9,6 +9,7 @@ from sdrs.attempt import resolve_attempt
 from sdrs.restore.readings import read_files, read_state
 from sdrs.restore.restorer import Restorer
 from sdrs.restore.shard_reader import Report
+from sdrs.rpc.control import Control
 from sdrs.save.order import SaveOrder
 from sdrs.saving import Saving
 from sdrs.views import Verification, problem_from
@@ -25,8 +26,13 @@ from sdrs_proto.v1 import control_pb2 as messages
 if TYPE_CHECKING:
     from sdrs.cluster import Cluster
 
+# Each may name thousands of blobs, and a page is one message.
+_SHARDS_PER_PAGE = 20
 # The slowest disk that a verification waits for.
 _VERIFIED_BYTES_PER_SECOND = 10_000_000
+
+
+CheckpointList = list[Checkpoint]  # inside the class, `list` is the method
 
 
 class Checkpoints:
@@ -105,7 +111,7 @@ class Checkpoints:
         restorer = self._restorer(rank, world_size, ContentKind.FILES, progress)
         return restorer.restore(lambda reader: read_files(reader, dest), step, resume=_resumes(resume)).checkpoint
 
-    def list(self, all_states: bool = False) -> list[Checkpoint]:
+    def list(self, all_states: bool = False) -> CheckpointList:
         """The checkpoints, newest first; with ``all_states`` also those set aside and those in the trash."""
         request = messages.ListCheckpointsRequest(job=self.job, all_states=all_states)
         pages = self._control.pages("list_checkpoints", request)
@@ -122,7 +128,7 @@ class Checkpoints:
 
     def shards(self, step: int) -> tuple[Shard, ...]:
         """What each rank saved, and which nodes hold it."""
-        request = messages.ListShardsRequest(save_id=self.get(step).save_id)
+        request = messages.ListShardsRequest(save_id=self.get(step).save_id, page_size=_SHARDS_PER_PAGE)
         return tuple(shard_from(shard) for page in self._control.pages("list_shards", request) for shard in page.shards)
 
     def delete(self, step: int) -> Checkpoint:
@@ -156,7 +162,7 @@ class Checkpoints:
         return f'<Checkpoints of "{self.job}" at {self._cluster.url}>'
 
     @property
-    def _control(self) -> Any:
+    def _control(self) -> Control:
         return self._cluster.process().control
 
     def _order(

@@ -30,6 +30,7 @@ class Saving:
         self.job = job
         self.step = step
         self.outcome: Future[Checkpoint] = Future()
+        self.outcome.set_running_or_notify_cancel()  # a save that is under way cannot be cancelled
         self._promised_level = promised_level
         self._total_bytes = total_bytes
         self._sent_bytes = 0
@@ -45,10 +46,14 @@ class Saving:
         """
         self.check_level(level)
         self._check_process()
-        done, _ = wait_for([self.outcome], timeout)
-        if not done:
+        wait_for([self.outcome], timeout)
+        return self.settle(timeout)
+
+    def settle(self, timeout: float | None) -> Checkpoint:
+        """The outcome after a wait of ``timeout`` seconds."""
+        if not self.outcome.done():
             raise DeadlineExceededError(
-                f'{self} is not committed after {timeout} s{self._ranks_in}: it goes on, wait again or look at "sdrs status"'
+                f"{self} is not committed after {timeout} s{self._ranks_in}: it goes on, and can be waited for again"
             )
         self._is_seen = True
         return self.outcome.result()

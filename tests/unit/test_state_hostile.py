@@ -63,9 +63,9 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 TAGS = [next(iter(item)) for item in INDEX["tree"] if isinstance(item, dict)]
 JUNK = [
     None, True, -1, 0, 1, 2, 3, 10**30, 1.5, "", "x", "O", "|O8", "<f8", "i4,(", "ml_dtypes.finfo",
-    "ml_dtypes.bfloat16", "float64", "quint8", "int4", "nn", [], [[]], {}, {"array": 0}, {"list": 2}, [["a", "|O8"]], "|S99999999999",
-    "<V0", [["a", "<i4", [10**9, 10**9]]], [0, 10**18], [2**62, 4], {"numpy": ["<f8", "AAAA"]}, {"odict+metadata": 0},
-    "bytes", "torch", "numpy", "\x00", "é",
+    "ml_dtypes.bfloat16", "float64", "quint8", "int4", "nn", [], [[]], {}, {"array": 0}, {"list": 2}, [["a", "|O8"]],
+    "|S99999999999", "<V0", [["a", "<i4", [10**9, 10**9]]], [0, 10**18], [2**62, 4], {"numpy": ["<f8", "AAAA"]},
+    {"odict+metadata": 0}, "bytes", "torch", "numpy", "\x00", "é",
 ]  # fmt: skip
 
 
@@ -119,6 +119,7 @@ def test_changed_and_truncated_bytes_are_corrupt_or_a_state(position: int, byte:
      b'{"version":1,"blobs":1,"arrays":[],"tree":[{"array":0}]}',
      b'{"version":1,"blobs":1,"arrays":[],"tree":["a",1,"a",2,{"dict":2}]}',
      b'{"version":1,"blobs":1,"arrays":[],"tree":[{"list":0},1,{"dict":1}]}',
+     b'{"version":1,"blobs":1,"arrays":[],"tree":[{"bytes":""},1,{"dict":1}]}',
      b'{"version":1,"blobs":1,"arrays":[],"tree":[{"list":0}' + b',{"list":1}' * 1000 + b"]}"],
     ids=lambda tree: str(tree[:70]),
 )  # fmt: skip
@@ -133,6 +134,24 @@ def test_malformed_indexes_are_corrupt(tree: bytes) -> None:
 def test_what_is_no_container_is_corrupt(blob: bytes) -> None:
     with pytest.raises(CorruptDataError):
         decode_index(blob)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"dtype": "i4,i4"}, {"dtype": "|O8"}, {"dtype": "<f4"}, {"shape": [3]}, {"shape": [5]}, {"as": "torch"}],
+    ids=repr,
+)
+def test_an_array_that_does_not_fit_its_bytes_is_corrupt(changes: dict[str, Any]) -> None:
+    index = copy.deepcopy(INDEX)
+    (record,) = (record for record in index["arrays"] if record["tensor"] == "model.n")
+    record |= changes
+    with pytest.raises(CorruptDataError, match=r"'model\.n' of blob 0 does not fit"):
+        restore(blob_with(index))
+
+
+def test_a_header_longer_than_its_blob_is_not_read() -> None:
+    with pytest.raises(CorruptDataError, match="claims a header"):
+        decode_index((100).to_bytes(8, "little") + b"{}")
 
 
 def test_a_wrong_number_of_blobs_is_corrupt() -> None:

@@ -143,6 +143,10 @@ def test_views_come_back_with_their_values() -> None:
     )
 
 
+def test_a_negated_view_is_resolved() -> None:
+    assert_same(torch._neg_view(torch.arange(3)))
+
+
 def test_large_strided_arrays_are_cut_in_the_right_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sdrs.state.arrays.CHUNK_BYTES", 64)
     base = np.arange(3 * 5 * 7 * 2, dtype="i8").reshape(3, 5, 7, 2)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-# Only what numpy itself writes: np.dtype() also parses a small language of comma-separated fields.
+# Only what numpy itself writes, and no objects: np.dtype() also parses a small language of comma-separated fields.
 _DTYPE = re.compile(r"[<>|][biufcmMSUV]\d+(\[\d*[A-Za-z]+\])?\Z")
 _ML_DTYPE = re.compile(r"ml_dtypes\.(\w+)\Z")
 _NATIVE = {
@@ -69,7 +69,7 @@ def live_array(array: Array, path: Path) -> LiveArray:
         refuse_as(path, f"an array of type {type(array).__qualname__}", "store numpy.asarray(...) of its parts")
     array = array.view(np.ndarray)
     tag = _dtype_tag(array.dtype, path)
-    address = array.__array_interface__["data"][0] if array.size else id(array)
+    address = array.__array_interface__["data"][0]
     return LiveArray(
         type=ArrayType("numpy", tag, array.shape),
         item_bytes=array.itemsize,
@@ -156,10 +156,7 @@ def _named_dtype(tag: str) -> np.dtype[Any]:
 def _numpy_dtype(tag: Json) -> np.dtype[Any]:
     import numpy as np
 
-    dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(_descr(tag))
-    if dtype.hasobject:
-        raise ValueError("a dtype of objects is never stored")
-    return dtype
+    return np.lib.format.descr_to_dtype(_descr(tag))
 
 
 def _descr(tag: Json) -> Any:

@@ -1,0 +1,63 @@
+"""``python -m benchmarks [--only NAME]``: run, print the table, write benchmarks/results/latest.json."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import catalog, l1, startup
+from benchmarks.results import LATEST, Benchmark, Result, write_latest
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "l1_save": l1.l1_save,
+    "l1_restore": l1.l1_restore,
+    "streams": l1.streams,
+    "rss_bytes": l1.rss_bytes,
+    "import_seconds": startup.import_seconds,
+    "commits_per_second": catalog.commits_per_second,
+    "ranks_1000": catalog.ranks_1000,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", choices=sorted(BENCHMARKS), help="run one of them")
+    only = parser.parse_args().only
+    console = Console()
+    results: list[Result] = []
+    for name, benchmark in BENCHMARKS.items():
+        if only and name != only:
+            continue
+        # Not the temporary folder: it may be memory, and fsync would cost nothing.
+        folder = Path(tempfile.mkdtemp(prefix=f".bench-{name}-", dir=Path.cwd()))
+        try:
+            with console.status(f"{name} ..."):
+                results += benchmark(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    write_latest(results)
+    console.print(_table(results))
+    console.print(f"written to {LATEST.relative_to(Path.cwd())}")
+
+
+def _table(results: list[Result]) -> Table:
+    table = Table("figure", "value", "unit", "against", "ratio")
+    for result in results:
+        ratio = "" if result.ratio is None else f"{result.ratio:.2f}"
+        table.add_row(
+            result.name,
+            f"{result.value:,.3g}" if result.value < 1e6 else f"{result.value:,.0f}",
+            result.unit,
+            result.against,
+            ratio,
+        )
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""L1: one fsynced copy on one node, against writing and reading the same bytes raw."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+import sdrs
+from benchmarks import raw
+from benchmarks.processes import cpu_seconds, watching
+from benchmarks.results import Result, alternate
+from tests.support.cluster import LocalCluster, running_cluster
+
+GIB = raw.GIB
+ROUNDS = 5
+
+
+def _pids(cluster: LocalCluster) -> list[int]:
+    return [os.getpid(), *(daemon.pid for daemon in [cluster.controller, *cluster.nodes])]
+
+
+def l1_save(folder: Path) -> Iterator[Result]:
+    """Save-to-durable of a 1 GiB state."""
+    arrays = raw.arrays_of(GIB, 16)
+    state = {f"layer{index}": array for index, array in enumerate(arrays)}
+    with running_cluster(folder, node_count=1, controller={"grace_seconds": 0}) as cluster, cluster.connect() as client:
+        ckpts = client.checkpoints("bench")
+        steps = itertools.count()
+        cpu: list[float] = []
+
+        def save() -> float:
+            step = next(steps)
+            before = cpu_seconds(_pids(cluster))
+            start = time.perf_counter()
+            ckpts.save(step=step, state=state).wait("L1")
+            elapsed = time.perf_counter() - start
+            cpu.append(cpu_seconds(_pids(cluster)) - before)
+            ckpts.delete(step)
+            return elapsed
+
+        save()
+        ours, theirs = alternate(ROUNDS, save, lambda: raw.write_and_sync(folder / "raw", arrays))
+    yield Result("l1_save", GIB / ours / 1e9, "GB/s", "raw write+fsync of the same bytes", theirs / ours)
+    yield Result("l1_save_cpu", sorted(cpu)[len(cpu) // 2], "CPU s/GiB", "client and daemons together")
+
+
+def l1_restore(folder: Path) -> Iterator[Result]:
+    """Restore of a 1 GiB state, nothing of it cached."""
+    arrays = raw.arrays_of(GIB, 16)
+    with running_cluster(folder, node_count=1) as cluster, cluster.connect() as client:
+        ckpts = client.checkpoints("bench")
+        ckpts.save(step=1, state={f"layer{index}": array for index, array in enumerate(arrays)}).wait("L1")
+        raw.write_and_sync(folder / "raw", arrays)
+        restored: list[dict[str, np.ndarray]] = []
+        cpu: list[float] = []
+
+        def restore() -> float:
+            restored.clear()
+            for fragment in cluster.fragments():
+                raw.forget(fragment)
+            before = cpu_seconds(_pids(cluster))
+            start = time.perf_counter()
+            restored.append(ckpts.restore())
+            elapsed = time.perf_counter() - start
+            cpu.append(cpu_seconds(_pids(cluster)) - before)
+            return elapsed
+
+        ours, theirs = alternate(ROUNDS, restore, lambda: raw.read_and_hash(folder / "raw"))
+        for index, array in enumerate(arrays):
+            assert np.array_equal(restored[0][f"layer{index}"].view(np.uint8), array.view(np.uint8))
+    yield Result("l1_restore", GIB / ours / 1e9, "GB/s", "raw read+hash of the same bytes", theirs / ours)
+    yield Result("l1_restore_cpu", sorted(cpu)[len(cpu) // 2], "CPU s/GiB", "client and daemons together")
+
+
+def rss_bytes(folder: Path) -> Iterator[Result]:
+    """How much a single blob of 4 GiB moves the daemon's and the client's resident memory."""
+    state = {"blob": np.ones(4 * GIB // 8)}
+    with running_cluster(folder, node_count=1) as cluster, cluster.connect() as client:
+        ckpts = client.checkpoints("bench")
+        ckpts.save(step=0, state={"small": np.ones(1 << 20)}).wait()
+        node, own = cluster.nodes[0].pid, os.getpid()
+        with watching(node, own) as (node_peak, own_peak):
+            ckpts.save(step=1, state=state).wait()
+        yield Result("rss_bytes", node_peak.grown_bytes, "bytes", "256 MiB", node_peak.grown_bytes / (256 << 20))
+        yield Result(
+            "rss_client_bytes", own_peak.grown_bytes, "bytes", "the state's 4 GiB", own_peak.grown_bytes / (4 * GIB)
+        )
+        del state
+        with watching(node) as (node_peak,):
+            ckpts.restore(step=1)
+        yield Result(
+            "rss_restore_bytes", node_peak.grown_bytes, "bytes", "256 MiB", node_peak.grown_bytes / (256 << 20)
+        )
+
+
+def streams(folder: Path) -> Iterator[Result]:
+    """The transports, one blob of 1 GiB each: what the data channel gains over gRPC alone."""
+    state = {"blob": raw.arrays_of(GIB, 1)[0]}
+    raw_seconds = raw.write_and_sync(folder / "raw", list(state.values()))
+    for name, force in (("unix", ""), ("tcp", "unix"), ("grpc", "unix,tcp")):
+        os.environ["SDRS_WITHOUT_TRANSPORTS"] = force
+        try:
+            with running_cluster(folder / name, node_count=1) as cluster, cluster.connect() as client:
+                yield from _one_stream(cluster, client, name, state, raw_seconds)
+        finally:
+            del os.environ["SDRS_WITHOUT_TRANSPORTS"]
+
+
+def _one_stream(
+    cluster: LocalCluster, client: sdrs.Cluster, name: str, state: dict[str, np.ndarray], raw_seconds: float
+) -> Iterator[Result]:
+    ckpts = client.checkpoints("bench")
+    works = {
+        "write": lambda: ckpts.save(step=1, state=state).wait("L1"),
+        "read": lambda: ckpts.restore(step=1),
+    }
+    for direction, work in works.items():
+        before, start = cpu_seconds(_pids(cluster)), time.perf_counter()
+        work()
+        elapsed = time.perf_counter() - start
+        against, ratio = ("raw write+fsync", raw_seconds / elapsed) if direction == "write" else ("", None)
+        yield Result(f"stream_{name}_{direction}", GIB / elapsed / 1e9, "GB/s", against, ratio)
+        yield Result(f"stream_{name}_{direction}_cpu", cpu_seconds(_pids(cluster)) - before, "CPU s/GiB")

@@ -1,0 +1,211 @@
+"""Which generation is restored: the one asked for, the newest that can be, or what all ranks agree on (P16)."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sdrs.attempt import resolve_attempt
+from sdrs.errors import RestoreWarning
+from sdrs.process import Process
+from sdrs.restore.readings import Reading
+from sdrs.restore.shard_reader import Report, ShardReader
+from sdrs_core.attempts import Attempt
+from sdrs_core.checkpoints import ContentKind, Save
+from sdrs_core.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    NotFoundError,
+    NotRestorableError,
+    SdrsError,
+    UnavailableError,
+    WorldSizeMismatchError,
+)
+from sdrs_core.ids import JobName, check_rank, check_step, random_id
+from sdrs_proto.convert import attempt_to, node_from, save_from, shard_from
+from sdrs_proto.limits import MAX_WAIT_MS
+from sdrs_proto.v1 import control_pb2 as messages
+
+Read = Callable[[ShardReader], Reading]
+
+_METHODS = {ContentKind.STATE: "restore", ContentKind.FILES: "restore_files"}
+# What makes a generation unreadable, as opposed to a request that can never work.
+_UNREADABLE = (CorruptDataError, UnavailableError)
+_MAX_NAMED_JOBS = 10
+
+log = logging.getLogger("sdrs")
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    checkpoint: Save
+    value: Any
+
+
+class Restorer:
+    def __init__(
+        self,
+        process: Process,
+        job: JobName,
+        *,
+        rank: int,
+        world_size: int,
+        kind: ContentKind,
+        attempt: str | int | Attempt | None,
+        progress: Report | None,
+    ) -> None:
+        # Alone, any rank's part can be read; a rank among several must be one of them.
+        check_rank(rank, world_size if world_size != 1 else max(1, rank + 1) if isinstance(rank, int) else 1)
+        self._process = process
+        self._control = process.control
+        self._job = job
+        self._rank = rank
+        self._world_size = world_size
+        self._kind = kind
+        self._attempt = attempt
+        self._progress = progress
+        self._passed_over: list[str] = []
+
+    def restore(self, read: Read, step: int | None, *, resume: bool) -> Restored:
+        if step is not None:
+            check_step(step)
+        if resume or self._world_size > 1:
+            restored = self._restore_together(read, step, resume=resume)
+        elif step is not None:
+            save = self._get(step)
+            restored = Restored(save, read(self._open(save)).finish())
+        else:
+            restored = self._restore_newest(read)
+        if self._passed_over:
+            text = f"{restored.checkpoint.title} is restored instead of newer ones: {'; '.join(self._passed_over)}"
+            warnings.warn(RestoreWarning(text), stacklevel=4)
+        return restored
+
+    # Alone: this only reads.
+
+    def _restore_newest(self, read: Read) -> Restored:
+        damaged = []
+        for save in self._generations():
+            if save.damage:
+                self._pass_over(save, save.damage)
+                damaged.append(save)
+                continue
+            reader = self._open(save)
+            try:
+                return Restored(save, read(reader).finish())
+            except _UNREADABLE as error:
+                self._pass_over(save, str(error))
+        # What is known to be damaged may still be whole for this rank; the checks will tell.
+        for save in damaged:
+            reader = self._open(save)
+            try:
+                return Restored(save, read(reader).finish())
+            except _UNREADABLE as error:
+                self._pass_over(save, str(error))
+        raise NotRestorableError(
+            f'no generation of job "{self._job}" can be restored now: {"; ".join(self._passed_over)}', job=self._job
+        )
+
+    def _generations(self) -> Iterator[Save]:
+        request = messages.ListCheckpointsRequest(job=self._job)
+        is_empty = True
+        for page in self._control.pages("list_checkpoints", request):
+            for message in page.checkpoints:
+                is_empty = False
+                yield save_from(message)
+        if is_empty:
+            raise self._no_checkpoint()
+
+    def _get(self, step: int) -> Save:
+        request = messages.GetCheckpointRequest(job=self._job, step=step)
+        return save_from(self._control.call("get_checkpoint", request).checkpoint)
+
+    def _no_checkpoint(self) -> NotFoundError:
+        page = self._control.call("list_jobs", messages.ListJobsRequest(page_size=_MAX_NAMED_JOBS))
+        names = ", ".join(job.job for job in page.jobs) or "none"
+        more = ", ..." if page.next_page_token else ""
+        return NotFoundError(f'job "{self._job}" has no checkpoint yet; known jobs: {names}{more}', job=self._job)
+
+    # Together: a round pins one generation for all ranks, and no rank returns before all have verified it.
+
+    def _restore_together(self, read: Read, step: int | None, *, resume: bool) -> Restored:
+        attempt = attempt_to(resolve_attempt(self._attempt, self._job, self._world_size))
+        while True:
+            join = messages.JoinRoundRequest(
+                request_id=random_id(),
+                job=self._job,
+                attempt=attempt,
+                rank=self._rank,
+                world_size=self._world_size,
+                step=step,
+                resume=resume,
+            )
+            joined = self._control.call("join_round", join)
+            save = save_from(joined.checkpoint)
+            report = messages.ReportRoundRequest(job=self._job, attempt=attempt, round=joined.round, rank=self._rank)
+            try:
+                self._check_world(save)
+                reading = read(self._open(save))
+            except SdrsError as error:
+                failure = self._report(report, str(error) or type(error).__name__)
+                if step is not None or not isinstance(error, _UNREADABLE):
+                    raise
+                self._pass_over(save, failure)
+                continue
+            except BaseException:
+                # The others must not wait for a rank that goes away.
+                self._report(report, "the rank was interrupted")
+                raise
+            try:
+                failure = self._report(report, "")
+            except BaseException:
+                reading.abort()
+                raise
+            if not failure:
+                return Restored(save, reading.finish())
+            reading.abort()
+            if step is not None:
+                raise NotRestorableError(f"{save.title} cannot be restored by all ranks: {failure}", job=self._job, step=step)
+            self._pass_over(save, failure)
+
+    def _report(self, report: messages.ReportRoundRequest, failure: str) -> str:
+        """Tell how this rank fared, and wait for the others; empty when all have verified, else why the round failed."""
+        report.request_id = random_id()
+        report.failure = failure
+        report.wait_ms = 0 if failure else MAX_WAIT_MS
+        while True:
+            answer = self._control.call("report_round", report, wait_ms=report.wait_ms)
+            if answer.outcome == messages.ROUND_OUTCOME_DONE:
+                return ""
+            if failure or answer.outcome == messages.ROUND_OUTCOME_NEXT:
+                return failure or answer.failure
+
+    def _check_world(self, save: Save) -> None:
+        if self._world_size > 1 and save.world_size != self._world_size:
+            raise WorldSizeMismatchError(
+                f"{save.title} was saved by {save.world_size} ranks, and {self._world_size} restore it: start as many, or read "
+                "single parts with rank= alone"
+            )
+
+    # Both
+
+    def _open(self, save: Save) -> ShardReader:
+        if save.kind is not self._kind:
+            raise InvalidArgumentError(f"{save.title} holds {save.kind}: use {_METHODS[save.kind]}")
+        if self._rank >= save.world_size:
+            raise InvalidArgumentError(
+                f"{save.title} has no rank {self._rank}: it was saved with world_size {save.world_size}, by ranks 0 to "
+                f"{save.world_size - 1}"
+            )
+        response = self._control.call("list_shards", messages.ListShardsRequest(save_id=save.save_id, rank=self._rank))
+        if not response.shards:
+            raise NotFoundError(f"{save.title} has no shard of rank {self._rank} any more: it was deleted meanwhile")
+        nodes = {node.id: node for node in map(node_from, response.nodes)}
+        return ShardReader(self._process, save, shard_from(response.shards[0]), nodes, self._progress)
+
+    def _pass_over(self, save: Save, why: str) -> None:
+        log.warning("%s cannot be restored, going back one generation: %s", save.title, why)
+        self._passed_over.append(f"step {save.step} ({why})")
