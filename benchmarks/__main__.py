@@ -10,13 +10,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import catalog, l1, startup
+from benchmarks import catalog, l1, startup, streams
 from benchmarks.results import LATEST, Benchmark, Result, write_latest
 
 BENCHMARKS: dict[str, Benchmark] = {
     "l1_save": l1.l1_save,
     "l1_restore": l1.l1_restore,
-    "streams": l1.streams,
+    "streams": streams.streams,
     "rss_bytes": l1.rss_bytes,
     "import_seconds": startup.import_seconds,
     "commits_per_second": catalog.commits_per_second,
@@ -42,7 +42,7 @@ def main() -> None:
             shutil.rmtree(folder, ignore_errors=True)
     write_latest(results)
     console.print(_table(results))
-    console.print(f"written to {LATEST.relative_to(Path.cwd())}")
+    console.print(f"written to {LATEST}")
 
 
 def _table(results: list[Result]) -> Table:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-import sdrs
 from benchmarks import raw
 from benchmarks.processes import cpu_seconds, watching
 from benchmarks.results import Result, alternate
@@ -96,33 +95,3 @@ def rss_bytes(folder: Path) -> Iterator[Result]:
         yield Result(
             "rss_restore_bytes", node_peak.grown_bytes, "bytes", "256 MiB", node_peak.grown_bytes / (256 << 20)
         )
-
-
-def streams(folder: Path) -> Iterator[Result]:
-    """The transports, one blob of 1 GiB each: what the data channel gains over gRPC alone."""
-    state = {"blob": raw.arrays_of(GIB, 1)[0]}
-    raw_seconds = raw.write_and_sync(folder / "raw", list(state.values()))
-    for name, force in (("unix", ""), ("tcp", "unix"), ("grpc", "unix,tcp")):
-        os.environ["SDRS_WITHOUT_TRANSPORTS"] = force
-        try:
-            with running_cluster(folder / name, node_count=1) as cluster, cluster.connect() as client:
-                yield from _one_stream(cluster, client, name, state, raw_seconds)
-        finally:
-            del os.environ["SDRS_WITHOUT_TRANSPORTS"]
-
-
-def _one_stream(
-    cluster: LocalCluster, client: sdrs.Cluster, name: str, state: dict[str, np.ndarray], raw_seconds: float
-) -> Iterator[Result]:
-    ckpts = client.checkpoints("bench")
-    works = {
-        "write": lambda: ckpts.save(step=1, state=state).wait("L1"),
-        "read": lambda: ckpts.restore(step=1),
-    }
-    for direction, work in works.items():
-        before, start = cpu_seconds(_pids(cluster)), time.perf_counter()
-        work()
-        elapsed = time.perf_counter() - start
-        against, ratio = ("raw write+fsync", raw_seconds / elapsed) if direction == "write" else ("", None)
-        yield Result(f"stream_{name}_{direction}", GIB / elapsed / 1e9, "GB/s", against, ratio)
-        yield Result(f"stream_{name}_{direction}_cpu", cpu_seconds(_pids(cluster)) - before, "CPU s/GiB")

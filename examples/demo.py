@@ -116,7 +116,10 @@ def run_to_the_end(job: str) -> tuple[str, list[str]]:
 
 def tell_the_story(folder: Path) -> None:
     story.chapter("A cluster on this machine: one controller, three storage nodes")
-    sdrs("up", "--nodes", "3", "--dir", str(folder / "cluster"), "--port", "0")
+    told = sdrs("up", "--nodes", "3", "--dir", str(folder / "cluster"), "--port", "0")
+    found = re.search(r"sdrs://[\w.:]+", told)
+    assert found, told
+    os.environ["SDRS_URL"] = found.group()  # the trainers find the cluster by it
 
     story.chapter("A model trains undisturbed; every save is fsynced on a node before it counts")
     wanted, _ = run_to_the_end("undisturbed")

@@ -45,7 +45,7 @@ def train_step(state: dict[str, object]) -> float:
     batch = np.random.default_rng(step).standard_normal((32, FEATURES))
     error = batch @ (state["weights"] - state["target"])  # type: ignore[operator]
     state["momentum"] = 0.9 * state["momentum"] + batch.T @ error / len(batch)  # type: ignore[operator]
-    state["weights"] = state["weights"] - 0.0002 * state["momentum"]  # type: ignore[operator]
+    state["weights"] = state["weights"] - 0.002 * state["momentum"]  # type: ignore[operator]
     state["ballast"] += step % 7  # type: ignore[operator]
     state["step"] = step
     return float(np.mean(error**2))

@@ -8,8 +8,8 @@
     saving.wait()                                           # durable, or raises what went wrong
     state = checkpoints.restore()                           # the newest that can be restored, verified
 
-``sdrs.aio`` is the async twin; ``sdrs.errors`` has every error. Importing this package loads neither gRPC nor numpy: that
-happens with the first ``connect`` and the first ``save``.
+``sdrs.aio`` is the async twin; ``sdrs.errors`` has every error. Importing this package loads neither gRPC nor numpy:
+that happens with the first ``connect`` and the first ``save``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,9 @@ DEFAULT_URL = "sdrs://127.0.0.1:7070"
 DEFAULT_PORT = 7070
 _SCHEME = "sdrs://"
 # A name, an IPv4 address or an IPv6 address in brackets; then perhaps a port.
-_ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?\Z")
+_ADDRESS = re.compile(
+    r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?\Z"
+)
 
 
 def cluster_url(given: str | None) -> str:
@@ -47,6 +49,6 @@ def _parse_address(url: str, part: str) -> str:
 
 def _malformed(url: object, what: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{url!r} is not the address of a cluster: {what}. Use sdrs://host:port, or sdrs://host1:port,host2:port with several "
-        "controllers"
+        f"{url!r} is not the address of a cluster: {what}. Use sdrs://host:port, or sdrs://host1:port,host2:port "
+        "with several controllers"
     )

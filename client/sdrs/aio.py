@@ -111,6 +111,7 @@ class Checkpoints(_Twin[sync_checkpoints.Checkpoints]):
     save_files = _starts_saving(sync_checkpoints.Checkpoints.save_files)
     restore = _awaitable(sync_checkpoints.Checkpoints.restore)
     restore_files = _awaitable(sync_checkpoints.Checkpoints.restore_files)
+    export_state = _awaitable(sync_checkpoints.Checkpoints.export_state)
     list = _awaitable(sync_checkpoints.Checkpoints.list)
     latest = _awaitable(sync_checkpoints.Checkpoints.latest)
     get = _awaitable(sync_checkpoints.Checkpoints.get)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from sdrs.attempt import resolve_attempt
-from sdrs.restore.readings import read_files, read_state
+from sdrs.restore.readings import export_state, read_files, read_state
 from sdrs.restore.restorer import Restorer
 from sdrs.restore.shard_reader import Report
 from sdrs.rpc.control import Control
@@ -26,6 +26,7 @@ from sdrs_proto.v1 import control_pb2 as messages
 if TYPE_CHECKING:
     from sdrs.cluster import Cluster
 
+_CHECKPOINTS_PEEKED = 8
 # Each may name thousands of blobs, and a page is one message.
 _SHARDS_PER_PAGE = 20
 # The slowest disk that a verification waits for.
@@ -52,14 +53,14 @@ class Checkpoints:
     ) -> Saving:
         """Save ``state``: nested dicts, lists and tuples of arrays (torch, numpy) and plain values.
 
-        Returns once the state is copied and may change again. One that is larger than the staging memory is sent from where
-        it lies instead, and this returns once it is durable on its node. With several ranks each saves its own part under
-        the same attempt; the checkpoint is committed when all are in.
+        Returns once the state is copied and may change again. One that is larger than the staging memory is sent from
+        where it lies instead, and this returns once it is durable on its node. With several ranks each saves its own
+        part under the same attempt; the checkpoint is committed when all are in.
         """
         from sdrs.state import encode
 
         order = self._order(step, rank, world_size, attempt, ContentKind.STATE)
-        return self._cluster.process().saves.save(order, encode(state))
+        return self._cluster.process().saves.save(self, order, encode(state))
 
     def save_files(
         self,
@@ -74,7 +75,7 @@ class Checkpoints:
         from sdrs.state import encode_files
 
         order = self._order(step, rank, world_size, attempt, ContentKind.FILES)
-        return self._cluster.process().saves.save(order, encode_files(path))
+        return self._cluster.process().saves.save(self, order, encode_files(path))
 
     def restore(
         self,
@@ -87,9 +88,9 @@ class Checkpoints:
     ) -> Any:
         """The state of ``step``, else of the newest generation that can be restored; every byte is verified (I5).
 
-        With ``world_size`` above 1 all ranks must call this, and all get the same generation (P16). ``resume`` (the default
-        under SDRS_ATTEMPT) says that the job goes on from there: later generations are set aside. ``progress(read, total)``
-        is told the bytes.
+        With ``world_size`` above 1 all ranks must call this, and all get the same generation (P16). ``resume`` (the
+        default under SDRS_ATTEMPT) says that the job goes on from there: later generations are set aside.
+        ``progress(read, total)`` is told the bytes.
         """
         restorer = self._restorer(rank, world_size, ContentKind.STATE, progress)
         return restorer.restore(read_state, step, resume=_resumes(resume)).value
@@ -109,7 +110,14 @@ class Checkpoints:
         Files of the same names are replaced, each at once and only after everything was verified.
         """
         restorer = self._restorer(rank, world_size, ContentKind.FILES, progress)
-        return restorer.restore(lambda reader: read_files(reader, dest), step, resume=_resumes(resume)).checkpoint
+        return restorer.restore(lambda readers: read_files(readers, dest), step, resume=_resumes(resume)).checkpoint
+
+    def export_state(
+        self, dest: str | os.PathLike[str], step: int | None = None, *, progress: Report | None = None
+    ) -> Checkpoint:
+        """Write the state of all ranks into the folder ``dest``, as safetensors files that other tools read."""
+        restorer = self._restorer(None, 1, ContentKind.STATE, progress)
+        return restorer.restore(lambda readers: export_state(readers, dest), step, resume=False).checkpoint
 
     def list(self, all_states: bool = False) -> CheckpointList:
         """The checkpoints, newest first; with ``all_states`` also those set aside and those in the trash."""
@@ -118,9 +126,12 @@ class Checkpoints:
         return [save_from(checkpoint) for page in pages for checkpoint in page.checkpoints]
 
     def latest(self) -> Checkpoint | None:
-        request = messages.ListCheckpointsRequest(job=self.job, page_size=1)
-        page = self._control.call("list_checkpoints", request)
-        return save_from(page.checkpoints[0]) if page.checkpoints else None
+        # The newest entries of the catalog may be saves that are not committed: a page can be empty, and not the last.
+        request = messages.ListCheckpointsRequest(job=self.job, page_size=_CHECKPOINTS_PEEKED)
+        for page in self._control.pages("list_checkpoints", request):
+            if page.checkpoints:
+                return save_from(page.checkpoints[0])
+        return None
 
     def get(self, step: int) -> Checkpoint:
         request = messages.GetCheckpointRequest(job=self.job, step=check_step(step))
@@ -155,8 +166,12 @@ class Checkpoints:
                 progress(answer.checked_bytes, answer.total_bytes)
             if answer.done:
                 problems = tuple(problem_from(problem) for problem in answer.problems)
-                return Verification(not problems, save_from(answer.checkpoint), answer.checked_bytes, problems)
-        raise UnavailableError(f"the controller ended the verification of {checkpoint.title} before it was done: try again")
+                return Verification(
+                    not problems, save_from(answer.checkpoint), answer.checked_bytes, answer.checked_blobs, problems
+                )
+        raise UnavailableError(
+            f"the controller ended the verification of {checkpoint.title} before it was done: try again"
+        )
 
     def __repr__(self) -> str:
         return f'<Checkpoints of "{self.job}" at {self._cluster.url}>'
@@ -173,9 +188,15 @@ class Checkpoints:
         resolved = resolve_attempt(self._attempt if attempt is None else attempt, self.job, world_size)
         return SaveOrder(self.job, step, rank, world_size, resolved, self.pool, self._level, kind)
 
-    def _restorer(self, rank: int, world_size: int, kind: ContentKind, progress: Report | None) -> Restorer:
+    def _restorer(self, rank: int | None, world_size: int, kind: ContentKind, progress: Report | None) -> Restorer:
         return Restorer(
-            self._cluster.process(), self.job, rank=rank, world_size=world_size, kind=kind, attempt=self._attempt, progress=progress
+            self._cluster.process(),
+            self.job,
+            rank=rank,
+            world_size=world_size,
+            kind=kind,
+            attempt=self._attempt,
+            progress=progress,
         )
 
     def _change(self, method: str, request: Any, step: int) -> Checkpoint:

@@ -42,8 +42,8 @@ def connect(url: str | None = None, *, timeout_seconds: float = 10.0, staging_by
         info = cluster_info_from(control.call("get_cluster", messages.GetClusterRequest()))
     except (UnavailableError, DeadlineExceededError) as error:
         raise UnavailableError(
-            f"no controller answers at {url}: start a cluster on this machine with `sdrs up`, or set SDRS_URL to a running one "
-            f"({error})",
+            f"no controller answers at {url}: start a cluster on this machine with `sdrs up`, or set SDRS_URL "
+            f"to a running one ({error})",
             url=url,
         ) from error
     finally:
@@ -57,7 +57,9 @@ def _staging_budget() -> int:
     if not text:
         return DEFAULT_STAGING_BYTES
     if not text.isdecimal():
-        raise InvalidArgumentError(f"SDRS_STAGING_BYTES is {text!r}: give a whole number of bytes, 268435456 for example")
+        raise InvalidArgumentError(
+            f"SDRS_STAGING_BYTES is {text!r}: give a whole number of bytes, 268435456 for example"
+        )
     return int(text)
 
 
@@ -69,11 +71,16 @@ class Cluster:
         self.id = cluster_id
         self._settings = settings
         self._is_closed = False
-        # What belongs to processes that this one was forked from stays here, untouched: even to free it would be to use it.
+        # What belongs to processes that this one was forked from stays here untouched: to free it would be to use it.
         self._processes: dict[int, Process] = {}
 
     def checkpoints(
-        self, job: str, *, pool: str | None = None, level: str | Level | None = None, attempt: str | int | Attempt | None = None
+        self,
+        job: str,
+        *,
+        pool: str | None = None,
+        level: str | Level | None = None,
+        attempt: str | int | Attempt | None = None,
     ) -> Checkpoints:
         """The history of one job. ``pool`` and ``level`` say where its saves go, ``attempt`` who saves (P1)."""
         return Checkpoints(
@@ -115,7 +122,7 @@ class Cluster:
         keep_every_steps: int | None = None,
         max_age_seconds: int | None = None,
     ) -> PoolInfo:
-        """Make a pool. ``mirrors`` belongs to L2, ``ec`` (``"4+2"``) to L3; without retention rules everything is kept."""
+        """Make a pool. ``mirrors`` is for L2, ``ec`` (``"4+2"``) for L3; without retention rules everything is kept."""
         data_fragments, parity_fragments = _parse_ec(ec)
         pool = Pool(
             name=PoolName(check_name(name, "pool")),

@@ -1,8 +1,8 @@
 """What a fork must not break: DataLoader workers fork, whatever our threads are doing at that moment.
 
-A child that uses gRPC after its parent forked in the middle of a gRPC call crashes inside gRPC. So calls go through a gate:
-a fork closes it, interrupts long polls, and waits a little for the short calls. Nothing of the parent is used in the child:
-whoever keeps channels, threads or locks keeps them per ``generation()``.
+A child that uses gRPC after its parent forked in the middle of a gRPC call crashes inside gRPC. So calls go through a
+gate: a fork closes it, interrupts long polls, and waits a little for the short calls. Nothing of the parent is used in
+the child: whoever keeps channels, threads or locks keeps them per ``generation()``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# A fork is seldom, and a crash in the child is worse than this pause. What takes longer (a bulk stream) is not waited for.
+# Forks are few, and a crash in the child is worse than this pause. What takes longer (a bulk stream) is not waited for.
 MAX_PAUSE_SECONDS = 2.0
 
 log = logging.getLogger("sdrs")
@@ -105,6 +105,4 @@ def _next_generation() -> None:
     GATE.after_fork_in_child()
 
 
-os.register_at_fork(
-    before=GATE.before_fork, after_in_parent=GATE.after_fork_in_parent, after_in_child=_next_generation
-)
+os.register_at_fork(before=GATE.before_fork, after_in_parent=GATE.after_fork_in_parent, after_in_child=_next_generation)

@@ -9,7 +9,7 @@ PAGE_BYTES = 4096
 
 
 def allocate(size_bytes: int) -> memoryview:
-    """At least ``size_bytes`` of zeroed memory, up to the end of the last page; it lives as long as a view of it does."""
+    """At least ``size_bytes`` of zeroed memory, up to the end of its last page; it lives as long as a view of it."""
     # Private: Python's default is shared memory, which gets no huge pages and stays shared after a fork.
     memory = mmap.mmap(-1, max(PAGE_BYTES, round_up(size_bytes)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):  # a kernel without huge pages

@@ -24,7 +24,7 @@ class Progress:
 
 
 class Saving:
-    """What ``save`` returns. A failure is raised by ``wait``, or else by the job's next ``save`` (I6)."""
+    """What ``save`` returns. A failure is raised by ``wait``, or else by the next ``save`` or ``close`` (I6)."""
 
     def __init__(self, job: str, step: int, total_bytes: int, promised_level: Callable[[], Level]) -> None:
         self.job = job
@@ -64,7 +64,7 @@ class Saving:
         return self.outcome.done()
 
     def exception(self) -> BaseException | None:
-        """What went wrong; None while it is under way and after success. Who asks has seen it: it is not raised again."""
+        """What went wrong; None while under way and after success. Who asks has seen it: it is not raised again."""
         if not self.done():
             return None
         self._is_seen = True
@@ -83,8 +83,8 @@ class Saving:
         promised = self._promised_level() if wanted > Level.L1 else Level.L1
         if wanted > promised:
             raise UnsupportedError(
-                f"{self} goes to a pool that promises {promised}, so {wanted} is never reached: wait for {promised}, or save "
-                "to a pool of that level"
+                f"{self} goes to a pool that promises {promised}, so {wanted} is never reached: wait for {promised}, "
+                "or save to a pool of that level"
             )
 
     def _check_process(self) -> None:

@@ -1,4 +1,4 @@
-"""What a cluster tells about itself, as immutable values. Nodes, groups, pools and checkpoints are ``sdrs_core``'s own."""
+"""What a cluster tells about itself, as immutable values; nodes, groups, pools and checkpoints are ``sdrs_core``'s."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ class Verification:
     ok: bool
     checkpoint: Checkpoint
     checked_bytes: int
+    checked_blobs: int
     problems: tuple[Problem, ...]
 
 

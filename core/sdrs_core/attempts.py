@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sdrs_core.errors import StaleAttemptError
+from sdrs_core.errors import InvalidArgumentError, StaleAttemptError
 from sdrs_core.ids import JobName
+
+_MAX_COUNT_DIGITS = 18  # fits 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +25,25 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job's record: its current attempt, and from where that attempt resumed."""
+    """A job's record: its current attempt, and which attempt resumed last, from where."""
 
     name: JobName
     attempt: int = 0
     run: str = ""
     ordinal: int = 0
     owner: str = ""
+    resumed_attempt: int = 0
     resumed_step: int | None = None
+
+    def is_at(self, attempt: Attempt) -> bool:
+        return self.attempt > 0 and (attempt.run, attempt.ordinal) == (self.run, self.ordinal)
+
+    def left_behind(self, attempt: int, step: int) -> bool:
+        """Whether a later attempt resumed from before this generation (P16); what comes of it then is not the newest.
+
+        It stays true after still later attempts opened, so that nothing old comes up again once one more has started.
+        """
+        return self.resumed_step is not None and attempt < self.resumed_attempt and step > self.resumed_step
 
 
 def attempt_from_environment(environment: Mapping[str, str], owner: str) -> Attempt | None:
@@ -39,20 +52,31 @@ def attempt_from_environment(environment: Mapping[str, str], owner: str) -> Atte
     if given:
         return parse_attempt(given, owner)
     run = environment.get("TORCHELASTIC_RUN_ID", "")
-    slurm_job, slurm_restarts = environment.get("SLURM_JOB_ID", ""), int(environment.get("SLURM_RESTART_COUNT") or 0)
+    slurm_job, slurm_restarts = environment.get("SLURM_JOB_ID", ""), _count(environment, "SLURM_RESTART_COUNT")
     if run:
         # A requeued Slurm job starts torchrun's count again from 0, perhaps under the same run id.
         prefix = f"slurm:{slurm_job}:{slurm_restarts}:" if slurm_job else ""
-        return Attempt(f"{prefix}torchrun:{run}", int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0), owner)
+        return Attempt(f"{prefix}torchrun:{run}", _count(environment, "TORCHELASTIC_RESTART_COUNT"), owner)
     if slurm_job:
         return Attempt(f"slurm:{slurm_job}", slurm_restarts, owner)
     return None
 
 
+def _count(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name) or "0"
+    if not _is_count(text):
+        raise InvalidArgumentError(f"{name} is {text[:80]!r}: a number of restarts is expected")
+    return int(text)
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_COUNT_DIGITS
+
+
 def parse_attempt(text: str, owner: str) -> Attempt:
     """``7`` is the seventh attempt; ``run:7`` the seventh of that run; anything else a run of its own."""
     run, colon, count = text.rpartition(":")
-    if count.isdigit() and (colon == "" or run):
+    if _is_count(count) and (colon == "" or run):
         return Attempt(run or "sdrs", int(count), owner)
     return Attempt(text, 0, owner)
 
@@ -60,10 +84,9 @@ def parse_attempt(text: str, owner: str) -> Attempt:
 def admit(job: Job, attempt: Attempt, known: int | None) -> tuple[Job, int]:
     """The job's record after ``attempt`` spoke, and the attempt's number; StaleAttemptError if it was superseded.
 
-    ``known`` is the number under which this attempt was heard before, if it was.
+    ``known`` is the number under which this attempt, or a later start of its run, was heard before, if it was.
     """
-    is_current = (attempt.run, attempt.ordinal) == (job.run, job.ordinal) and job.attempt > 0
-    if is_current:
+    if job.is_at(attempt):
         return job, job.attempt
     if known is not None or (attempt.run == job.run and attempt.ordinal < job.ordinal):
         raise StaleAttemptError(
@@ -74,7 +97,4 @@ def admit(job: Job, attempt: Attempt, known: int | None) -> tuple[Job, int]:
             owner=job.owner,
         )
     number = job.attempt + 1
-    started = replace(
-        job, attempt=number, run=attempt.run, ordinal=attempt.ordinal, owner=attempt.owner, resumed_step=None
-    )
-    return started, number
+    return replace(job, attempt=number, run=attempt.run, ordinal=attempt.ordinal, owner=attempt.owner), number

@@ -22,9 +22,9 @@ from sdrs_core.errors import (
     UnavailableError,
 )
 from sdrs_core.ids import BlobId
+from sdrs_proto.channel import PAYLOAD_OFFSET
 from sdrs_storaged.store.buffers import BUFFER_BYTES
 from sdrs_storaged.store.engine import FragmentStore, VerifyOutcome
-from sdrs_storaged.store.fragment import PAYLOAD_OFFSET
 from sdrs_storaged.store.shelf import Shelf
 from tests.support.stores import all_keys, flip_bit, get, hash_of, opened, origin, path_of, payload, put
 

@@ -7,7 +7,6 @@ import pytest
 
 from sdrs.cli.amounts import (
     duration,
-    erasure_code,
     format_age,
     format_bytes,
     format_duration,
@@ -35,7 +34,16 @@ def test_bytes_are_shown_in_the_unit_that_fits(count: int, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0s"), (-5, "0s"), (59.9, "59s"), (60, "1m"), (200, "3m 20s"), (7500, "2h 5m"), (90061, "1d 1h"), (86400, "1d")],
+    [
+        (0, "0s"),
+        (-5, "0s"),
+        (59.9, "59s"),
+        (60, "1m"),
+        (200, "3m 20s"),
+        (7500, "2h 5m"),
+        (90061, "1d 1h"),
+        (86400, "1d"),
+    ],
 )
 def test_durations_are_shown_in_two_units_at_most(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
@@ -53,16 +61,6 @@ def test_durations_are_read_with_their_unit(text: str, seconds: int) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a duration"):
         duration(text)
-
-
-def test_codes_are_read_as_data_plus_parity() -> None:
-    assert erasure_code("4+2") == (4, 2)
-
-
-@pytest.mark.parametrize("text", ["", "4", "4+", "+2", "4-2", "0+2", "4+0", "4+2+1"])
-def test_what_is_no_code_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a code"):
-        erasure_code(text)
 
 
 def test_steps_run_from_zero_to_the_largest() -> None:

@@ -6,6 +6,7 @@ import json
 import resource
 import shutil
 import socket
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,9 @@ def doctor(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
 def test_a_good_machine_passes_and_nothing_is_left_behind(tmp_path: Path) -> None:
     code, checks = doctor()
     assert code == 0
-    assert {"python", "port", "disk space", "fsync", "clock", "open files", "shared memory", "gpus", "cluster"} <= set(checks)
+    assert {"python", "port", "disk space", "fsync", "clock", "open files", "shared memory", "gpus", "cluster"} <= set(
+        checks
+    )
     assert "MB/s" in checks["fsync"]["detail"]
     assert list(tmp_path.iterdir()) == []
 
@@ -132,7 +135,7 @@ def test_packages_that_are_missing_or_old_are_named(monkeypatch: pytest.MonkeyPa
         'click>=8.1; extra == "cli"',
         'also-missing; extra == "torch"',
     ]
-    monkeypatch.setattr(machine_checks.metadata, "requires", lambda name: requirements)
+    monkeypatch.setattr(metadata, "requires", lambda name: requirements)
     sdk, server, cli = machine_checks.check_packages()
     assert (sdk.verdict, server.verdict, cli.verdict) == (Verdict.FAIL, Verdict.WARN, Verdict.OK)
     assert "pytest" in sdk.detail

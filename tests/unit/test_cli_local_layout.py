@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import socket
 import tomllib
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -45,7 +47,13 @@ def test_a_new_cluster_has_three_nodes_on_the_usual_port() -> None:
 
 def test_nodes_are_added_and_never_taken_away() -> None:
     known = Layout(7070, (1, 1, 1))
-    assert decide_layout(known, Wish(5, disks_per_node=2), is_running=True, is_free=never).disk_counts == (1, 1, 1, 2, 2)
+    assert decide_layout(known, Wish(5, disks_per_node=2), is_running=True, is_free=never).disk_counts == (
+        1,
+        1,
+        1,
+        2,
+        2,
+    )
     assert decide_layout(known, Wish(1), is_running=True, is_free=never) == known
 
 
@@ -180,3 +188,20 @@ def test_the_folder_is_sdrs_home_when_that_is_set(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("SDRS_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_dir() == tmp_path / ".local" / "share" / "sdrs"
+
+
+def test_a_lock_on_a_file_that_was_removed_meanwhile_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, flock, tries = tmp_path / ".lock", fcntl.flock, []
+
+    def purged_between_open_and_lock(file: IO[str], operation: int) -> None:
+        if not tries:
+            lock.unlink()
+        tries.append(operation)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", purged_between_open_and_lock)
+    with folder_lock(tmp_path, timeout_seconds=5):
+        assert lock.read_text().strip() == str(os.getpid())
+    assert len(tries) == 2

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from sdrs.cli.local_layout import Layout, node_daemons
-from sdrs.cli.local_processes import Process, find_processes, log_tail, stop
+from sdrs.cli.local_processes import Process, Started, find_processes, stop
 
 # Says when its handlers are in place; without that a signal could come too early.
-OBEDIENT = "import signal, sys; print('ready', flush=True); signal.pause()"
-STUBBORN = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True)\nwhile True: signal.pause()"
+OBEDIENT = "import signal; print('ready', flush=True); signal.pause()"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {OBEDIENT}"
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -76,9 +76,13 @@ def test_a_process_that_is_gone_already_is_no_error(tmp_path: Path, start: Start
     assert stop(found, grace_seconds=1) == []
 
 
-def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
+def test_the_tail_of_a_log_is_its_last_lines_of_this_run(tmp_path: Path, start: Start) -> None:
     daemon = node_daemons(tmp_path, Layout(7070, (1,)))[0]
-    assert "cannot be read" in log_tail(daemon, 3)
     daemon.log.parent.mkdir()
-    daemon.log.write_bytes(b"".join(b"line %d\n" % number for number in range(5000)) + b"\xff broken\n")
-    assert log_tail(daemon, 3).splitlines() == ["  line 4998", "  line 4999", "  � broken"]
+    daemon.log.write_bytes(b"of an earlier run\n")
+    started = Started(daemon, start(OBEDIENT), log_offset=daemon.log.stat().st_size)  # type: ignore[arg-type]
+    assert "earlier" not in started.log_tail(3)
+    with daemon.log.open("ab") as log:
+        log.writelines(b"line %d\n" % number for number in range(5000))
+        log.write(b"\xff broken\n")
+    assert started.log_tail(3).splitlines() == ["  line 4998", "  line 4999", "  � broken"]

@@ -13,7 +13,6 @@ from sdrs_core.ids import check_step
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d+)([smhdw]?)\Z")
-_CODE = re.compile(r"(\d+)\+(\d+)\Z")
 
 
 def format_bytes(count: float) -> str:
@@ -54,14 +53,6 @@ def duration(text: str) -> int:
     if match is None:
         raise click.BadParameter(f"{text!r} is not a duration: use 90s, 15m, 12h, 7d or 2w")
     return int(match[1]) * _SECONDS_OF_UNIT[match[2] or "s"]
-
-
-def erasure_code(text: str) -> tuple[int, int]:
-    """``K+M``: K data and M parity fragments."""
-    match = _CODE.match(text)
-    if match is None or not int(match[1]) or not int(match[2]):
-        raise click.BadParameter(f"{text!r} is not a code: use K+M, as in 4+2 (4 data and 2 parity fragments)")
-    return int(match[1]), int(match[2])
 
 
 def step_number(text: str) -> int:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import click
 
 from sdrs.cli.amounts import format_age, format_bytes, format_duration, format_time
-from sdrs.cli.checkpoint_arguments import job_argument, one_step, optional_step_argument, step_argument
+from sdrs.cli.checkpoint_arguments import (
+    find_checkpoint,
+    job_argument,
+    list_of_known_job,
+    one_step,
+    optional_step_argument,
+    step_argument,
+)
 from sdrs.cli.confirm import confirm
 from sdrs.cli.connection import open_cluster
 from sdrs.cli.output import Column, Listing, emit_facts, emit_json, emit_listing, emit_note
@@ -40,7 +48,7 @@ def ckpt() -> None:
 def list_checkpoints(settings: Settings, job: str, all_states: bool) -> None:
     """List a job's checkpoints, newest first."""
     with open_cluster(settings) as cluster:
-        saves = cluster.checkpoints(job).list(all_states=all_states)
+        saves = list_of_known_job(cluster, job, all_states=all_states)
     if settings.is_json:
         emit_json([checkpoint_record(save) for save in saves])
     else:
@@ -55,9 +63,8 @@ def show(settings: Settings, job: str, step_given: int | None, step_named: int |
     """Show one checkpoint and its shards; the newest by default."""
     step = one_step(step_given, step_named)
     with open_cluster(settings) as cluster:
-        checkpoints = cluster.checkpoints(job)
-        save = checkpoints.latest() if step is None else checkpoints.get(step)
-        shards = checkpoints.shards(save.step)
+        save = find_checkpoint(cluster, job, step)
+        shards = cluster.checkpoints(job).shards(save.step)
     if settings.is_json:
         emit_json(checkpoint_record(save) | {"shards": [shard_record(shard) for shard in shards]})
         return
@@ -185,7 +192,7 @@ def _notes(save: Save) -> str:
     return "; ".join(filter(None, ["held" if save.held else "", save.damage, save.note]))
 
 
-def _shard_listing(shards: list[Shard]) -> Listing:
+def _shard_listing(shards: Sequence[Shard]) -> Listing:
     columns = [
         Column("RANK", is_number=True),
         Column("SIZE", is_number=True),

@@ -63,7 +63,7 @@ def _steps(settings: Settings, context: click.Context) -> Iterable[str]:
 
 def _pools(settings: Settings, context: click.Context) -> Iterable[str]:
     with open_cluster(settings) as cluster:
-        return [pool.name for pool in cluster.pools()]
+        return [info.pool.name for info in cluster.pools()]
 
 
 def _nodes(settings: Settings, context: click.Context) -> Iterable[str]:

@@ -6,6 +6,12 @@ import sys
 
 import click
 
+from sdrs.cli.failures import USAGE
+
+
+class _NobodyToAskError(click.ClickException):
+    exit_code = USAGE
+
 
 def confirm(question: str, *, yes: bool, retype: str = "") -> None:
     """Returns if the user agrees, by --yes or in words; ``retype`` is the name that has to be written out.
@@ -15,7 +21,7 @@ def confirm(question: str, *, yes: bool, retype: str = "") -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} This asks first, and there is no terminal to ask on: pass --yes")
+        raise _NobodyToAskError(f"{question} This asks first, and there is no terminal to ask on: pass --yes")
     if retype:
         answer = click.prompt(
             f"{question}\nType its name, {retype}, to go on", default="", show_default=False, err=True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -37,5 +39,18 @@ def open_cluster(settings: Settings) -> Iterator[Cluster]:
     url, origin = find_url(settings)
     if settings.verbosity:
         click.echo(f"sdrs: using {url}, from {origin}", err=True)
-    with sdrs.connect(url, timeout_seconds=settings.timeout_seconds) as cluster:
+    with _sdk_log(settings), sdrs.connect(url, timeout_seconds=settings.timeout_seconds) as cluster:
         yield cluster
+
+
+@contextmanager
+def _sdk_log(settings: Settings) -> Iterator[None]:
+    """What the SDK logs is told in our own words, as an error or a warning; -v shows it as it comes."""
+    handler = logging.StreamHandler(sys.stderr) if settings.verbosity else logging.NullHandler()
+    handler.setFormatter(logging.Formatter("sdrs: %(message)s"))
+    logger = logging.getLogger("sdrs")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

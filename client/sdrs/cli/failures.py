@@ -12,13 +12,13 @@ import traceback
 
 import click
 
+from sdrs.cli.main import INTERRUPTED
 from sdrs.cli.settings import Settings
 from sdrs_core.errors import SdrsError
 
 FAILED = 1
 USAGE = 2
 DEGRADED = 3
-INTERRUPTED = 130
 
 
 def report(error: BaseException, settings: Settings) -> int:
@@ -26,6 +26,8 @@ def report(error: BaseException, settings: Settings) -> int:
     if settings.verbosity >= 2:
         traceback.print_exception(error)
     if isinstance(error, click.Abort | KeyboardInterrupt):
+        if error.__cause__ is None and sys.stderr.isatty():
+            click.echo(err=True)  # out of a prompt's line; elsewhere click has done it
         return INTERRUPTED
     if isinstance(error, click.UsageError):
         return _report_usage(error, settings)
@@ -33,7 +35,7 @@ def report(error: BaseException, settings: Settings) -> int:
         _tell(error.reason, error.message, error.facts, settings)
         return error.exit_code
     if isinstance(error, click.ClickException):
-        _tell("FAILED", error.format_message(), {}, settings)
+        _tell("USAGE" if error.exit_code == USAGE else "FAILED", error.format_message(), {}, settings)
         return error.exit_code
     if isinstance(error, OSError):
         _tell("OS_ERROR", _describe(error), {}, settings)

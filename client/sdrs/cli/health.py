@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from sdrs.cli.amounts import format_time
 from sdrs.cli.records import Record, checkpoint_record, node_record, pool_record
 from sdrs_core.checkpoints import Save
-from sdrs_core.cluster import DiskState, Node, NodeState, Pool
-from sdrs_core.errors import NotFoundError
+from sdrs_core.cluster import DiskState, Node, NodeState
 
 if TYPE_CHECKING:
-    from sdrs import Cluster, ClusterInfo
+    from sdrs import Cluster, ClusterInfo, PoolInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class Health:
     url: str
     info: ClusterInfo
     nodes: list[Node]
-    pools: list[Pool]
+    pools: list[PoolInfo]
     jobs: list[JobHealth]
     damaged: list[Save]
 
@@ -37,11 +36,7 @@ def collect(cluster: Cluster, url: str) -> Health:
     jobs, damaged = [], []
     for job in cluster.jobs():
         checkpoints = cluster.checkpoints(job.name)
-        try:
-            newest = checkpoints.latest()
-        except NotFoundError:
-            newest = None
-        jobs.append(JobHealth(job.name, job.attempt, newest))
+        jobs.append(JobHealth(job.name, job.attempt, checkpoints.latest()))
         # Histories are long and damage is rare: they are read only when the controller knows of some.
         if info.damaged_count:
             damaged += [save for save in checkpoints.list(all_states=True) if save.damage and save.state.is_readable]
@@ -49,39 +44,28 @@ def collect(cluster: Cluster, url: str) -> Health:
     return Health(url, info, cluster.nodes(), cluster.pools(), jobs, damaged)
 
 
-def problems(health: Health) -> list[str]:
-    """What makes the cluster degraded, in words; empty when it is healthy."""
-    found = [f"node {node.id} is down" for node in health.nodes if node.state is not NodeState.UP]
-    if not health.nodes:
-        found.append("no node has joined: nothing can be saved")
-    for node in health.nodes:
-        for disk in node.disks:
-            if disk.state is DiskState.FAILED:
-                found.append(f"disk {disk.path} of {node.id} has failed: {disk.detail or 'see its log'}")
-            elif disk.state is DiskState.FULL:
-                found.append(f"disk {disk.path} of {node.id} is full: it takes no writes until space is freed")
-    found += [f"{save.title} is damaged: {save.damage}" for save in health.damaged]
-    return found
-
-
 def warnings(health: Health) -> list[str]:
-    """What works, and should be looked at before it does not."""
-    near_full = [
-        f"disk {disk.path} of {node.id} is nearly full"
-        for node in health.nodes
-        for disk in node.disks
-        if disk.state is DiskState.NEAR_FULL
-    ]
-    return [*near_full, *health.info.warnings]
+    """What an operator should know, in sentences: mostly the controller's own."""
+    own = [] if health.nodes else ["no node has joined: nothing can be saved"]
+    return [*own, *health.info.warnings]
+
+
+def is_degraded(health: Health) -> bool:
+    """Whether something does not work. Of all that is warned of, only a disk that is nearly full still does."""
+    near_full_count = sum(disk.state is DiskState.NEAR_FULL for node in health.nodes for disk in node.disks)
+    return (
+        len(warnings(health)) > near_full_count
+        or bool(health.damaged)
+        or any(node.state is not NodeState.UP for node in health.nodes)
+    )
 
 
 def health_record(health: Health) -> Record:
-    found = problems(health)
     return {
-        "cluster_id": health.info.cluster_id,
+        "cluster_id": health.info.id,
         "url": health.url,
         "version": health.info.version,
-        "state": "degraded" if found else "healthy",
+        "state": "degraded" if is_degraded(health) else "healthy",
         "controller_pid": health.info.controller_pid,
         "term": health.info.term,
         "nodes": [node_record(node) for node in health.nodes],
@@ -90,7 +74,6 @@ def health_record(health: Health) -> Record:
         "pending_save_count": health.info.pending_save_count,
         "trash_count": health.info.trash_count,
         "damaged": [checkpoint_record(save) for save in health.damaged],
-        "problems": found,
         "warnings": warnings(health),
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,12 +23,15 @@ from sdrs.cli.local_layout import (
     read_layout,
     write_layout,
 )
-from sdrs.cli.local_processes import Process, find_processes
+from sdrs.cli.local_processes import Process, Started, find_processes
 from sdrs.cli.pointer import Pointer, remove_pointer, write_pointer
-from sdrs_core.errors import AlreadyExistsError, RefusedError, SdrsError
+from sdrs_core.cluster import NodeState
+from sdrs_core.errors import AlreadyExistsError, DeadlineExceededError, RefusedError, SdrsError, UnavailableError
 
 START_SECONDS = 30.0
 DRAIN_SECONDS = 15.0
+# For daemons that never served: there is nothing to drain.
+_ABANDON_SECONDS = 3.0
 _POLL_SECONDS = 0.05
 _TAIL_LINES = 15
 
@@ -128,83 +130,58 @@ def _port_taken(port: int) -> SdrsError:
 def _start(
     daemons: list[Daemon], nodes: list[Daemon], running: dict[str, Process], url: str, tell: Callable[[str], None]
 ) -> None:
-    started: dict[str, subprocess.Popen[bytes]] = {}
+    started: list[Started] = []
     try:
         for daemon in daemons:
             tell(f"starting {daemon.name}")
-            started[daemon.name] = local_processes.start(daemon)
-        pids = {name: process.pid for name, process in running.items()} | {n: p.pid for n, p in started.items()}
-        _wait_until_ready(daemons, started, {node.name: pids[node.name] for node in nodes}, url, tell)
-    except BaseException as error:
+            started.append(local_processes.start(daemon))
+        pids = {process.name: process.pid for process in [*running.values(), *(one.process for one in started)]}
+        _wait_until_ready(started, {node.name: pids[node.name] for node in nodes}, url, tell)
+    except BaseException:
         # Half a cluster that nobody asked for must not stay behind; what ran before goes on.
-        by_name = {daemon.name: daemon for daemon in daemons}
         tell("stopping what was started")
-        local_processes.stop([Process(n, by_name[n].config, p.pid) for n, p in started.items()], DRAIN_SECONDS)
-        if isinstance(error, _NotReadyError):
-            raise SdrsError(f"{error}\nThe last lines of its log, {error.daemon.log}:\n{error.tail}") from None
+        local_processes.stop([one.process for one in started], _ABANDON_SECONDS)
         raise
 
 
-class _NotReadyError(Exception):
-    def __init__(self, message: str, daemon: Daemon) -> None:
-        super().__init__(message)
-        self.daemon = daemon
-        # Read before it is stopped, which would add lines that say nothing.
-        self.tail = local_processes.log_tail(daemon, _TAIL_LINES)
-
-
-def _wait_until_ready(
-    daemons: list[Daemon],
-    started: dict[str, subprocess.Popen[bytes]],
-    node_pids: dict[str, int],
-    url: str,
-    tell: Callable[[str], None],
-) -> None:
+def _wait_until_ready(started: list[Started], node_pids: dict[str, int], url: str, tell: Callable[[str], None]) -> None:
     deadline = time.monotonic() + START_SECONDS
-    with _Roster(url) as roster:
-        while True:
-            for daemon in daemons:
-                code = started[daemon.name].poll()
-                if code is not None:
-                    raise _NotReadyError(f"{daemon.name} ended while it was starting (exit code {code}).", daemon)
-            pending = roster.missing(node_pids)
-            if not pending:
-                return
-            tell(f"waiting for {', '.join(pending)}")
-            if time.monotonic() > deadline:
-                blamed = next((daemon for daemon in daemons if daemon.name == pending[0]), None)
-                message = f"{pending[0]} did not come up within {START_SECONDS:.0f} s."
-                if blamed is None:
-                    raise SdrsError(f"{message} It was running before: stop all with `sdrs down`, then try again")
-                raise _NotReadyError(message, blamed)
-            time.sleep(_POLL_SECONDS)
+    while True:
+        for one in started:
+            code = one.child.poll()
+            if code is not None:
+                raise _not_ready(f"{one.daemon.name} ended while it was starting (exit code {code}).", one)
+        pending = _missing(url, node_pids)
+        if not pending:
+            return
+        tell(f"waiting for {', '.join(pending)}")
+        if time.monotonic() > deadline:
+            message = f"{pending[0]} did not come up within {START_SECONDS:.0f} s."
+            blamed = next((one for one in started if one.daemon.name == pending[0]), None)
+            if blamed is None:
+                raise SdrsError(f"{message} It was running before: stop all with `sdrs down`, then try again")
+            raise _not_ready(message, blamed)
+        time.sleep(_POLL_SECONDS)
 
 
-class _Roster:
-    """Who is up, as the controller sees it."""
+def _not_ready(message: str, one: Started) -> SdrsError:
+    return SdrsError(
+        f"{message}\nThe last lines of its log, {one.daemon.log}:\n{one.log_tail(_TAIL_LINES)}", daemon=one.daemon.name
+    )
 
-    def __init__(self, url: str) -> None:
-        import sdrs
 
-        self._cluster = sdrs.connect(url, timeout_seconds=2)
+def _missing(url: str, node_pids: dict[str, int]) -> list[str]:
+    """Who is not up yet, as the controller sees it."""
+    import sdrs
 
-    def __enter__(self) -> _Roster:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._cluster.close()
-
-    def missing(self, node_pids: dict[str, int]) -> list[str]:
-        from sdrs_core.cluster import NodeState
-        from sdrs_core.errors import DeadlineExceededError, UnavailableError
-
-        try:
-            nodes = self._cluster.nodes()
-        except (UnavailableError, DeadlineExceededError):
-            return ["controller"]
-        # The pid tells a node that was just started from its forerunner, which may still count as up.
-        up = {str(node.id) for node in nodes if node.state is NodeState.UP and node.pid == node_pids.get(node.id)}
-        return [name for name in node_pids if name not in up]
+    try:
+        with sdrs.connect(url) as cluster:
+            nodes = cluster.nodes()
+    except (UnavailableError, DeadlineExceededError):
+        return ["controller"]
+    # The pid tells a node that was just started from its forerunner, which may still count as up.
+    up = {str(node.id) for node in nodes if node.state is NodeState.UP and node.pid == node_pids.get(node.id)}
+    return [name for name in node_pids if name not in up]
 
 
 def take_down(directory: Path, *, delete_data: bool) -> DownOutcome:
@@ -213,6 +190,7 @@ def take_down(directory: Path, *, delete_data: bool) -> DownOutcome:
         read_layout(directory)  # refuses a folder that is not ours before anything in it is touched
     if not is_ours(directory) and not find_processes(directory):
         return DownOutcome(directory, (), ())
+    directory.mkdir(parents=True, exist_ok=True)  # removed under running daemons: they are to be stopped all the same
     with folder_lock(directory, START_SECONDS):
         running = find_processes(directory)
         nodes = [process for process in running if process.name != "controller"]

@@ -17,8 +17,7 @@ from pathlib import Path
 from sdrs.cli.local_layout import Daemon
 
 _MODULE = "sdrs_storaged"
-
-
+_TAIL_BYTES = 16384
 # Imported by the daemon as soon as it starts; without them its log would say so, but nobody likes to look there first.
 _SERVER_MODULES = (_MODULE, "pydantic", "structlog", "prometheus_client", "grpc_health")
 
@@ -62,11 +61,32 @@ def missing_modules() -> list[str]:
     return [module for module in _SERVER_MODULES if find_spec(module) is None]
 
 
-def start(daemon: Daemon) -> subprocess.Popen[bytes]:
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A daemon that this process has just started."""
+
+    daemon: Daemon
+    child: subprocess.Popen[bytes]
+    log_offset: int  # where its own words begin; before that are those of earlier runs
+
+    @property
+    def process(self) -> Process:
+        return Process(self.daemon.name, self.daemon.config, self.child.pid)
+
+    def log_tail(self, line_count: int) -> str:
+        with self.daemon.log.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self.log_offset, end - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+        return "\n".join(f"  {line}" for line in lines[-line_count:]) or "  (it said nothing)"
+
+
+def start(daemon: Daemon) -> Started:
     """It outlives us: a session of its own, no terminal, its words in its log."""
     daemon.write_config()
     with daemon.log.open("ab") as log:
-        return subprocess.Popen(
+        offset = log.tell()
+        child = subprocess.Popen(
             # -P: what lies in the working folder must not be imported.
             [sys.executable, "-P", "-m", _MODULE, "--config", str(daemon.config)],
             stdin=subprocess.DEVNULL,
@@ -75,6 +95,7 @@ def start(daemon: Daemon) -> subprocess.Popen[bytes]:
             cwd=daemon.dir,
             start_new_session=True,
         )
+        return Started(daemon, child, offset)
 
 
 def stop(processes: Iterable[Process], grace_seconds: float) -> list[Process]:
@@ -116,14 +137,3 @@ def _wait_for_exit(handles: set[int], timeout_seconds: float) -> set[int]:
         ended, _, _ = select.select(list(running), [], [], left)
         running.difference_update(ended)
     return running
-
-
-def log_tail(daemon: Daemon, line_count: int) -> str:
-    try:
-        with daemon.log.open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(0, log.tell() - 16384))
-            lines = log.read().decode(errors="replace").splitlines()
-    except OSError as error:
-        return f"(its log cannot be read: {error})"
-    return "\n".join(f"  {line}" for line in lines[-line_count:]) or "  (its log is empty)"

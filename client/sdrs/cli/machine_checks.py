@@ -6,14 +6,12 @@ import os
 import re
 import resource
 import shutil
-import statistics
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from importlib import metadata
 from pathlib import Path
 
 from sdrs.cli.amounts import format_bytes
@@ -56,6 +54,8 @@ def check_python() -> Check:
 
 def check_packages() -> list[Check]:
     """The SDK's packages must be there; those of an extra only where that part is used."""
+    from importlib import metadata  # slow to load, and not every verb is the doctor
+
     try:
         requirements = metadata.requires("sdrs") or []
     except metadata.PackageNotFoundError:
@@ -69,6 +69,8 @@ def check_packages() -> list[Check]:
 
 
 def _check_extra(extra: str, packages: list[tuple[str, str]]) -> Check:
+    from importlib import metadata
+
     name = f"packages ({extra or 'sdk'})"
     problems = []
     for package, oldest in packages:
@@ -148,7 +150,7 @@ def check_fsync(directory: Path) -> Check:
             f"cannot write in {place}: {error.strerror}",
             "choose a folder you may write with --dir",
         )
-    median = statistics.median(seconds)
+    median = sorted(seconds)[_PROBE_COUNT // 2]
     detail = f"{_PROBE_BYTES * _PROBE_COUNT / sum(seconds) / 1e6:.0f} MB/s, p50 {median * 1000:.1f} ms for 4 MiB"
     if median > _SLOW_FSYNC_SECONDS:
         return Check(

@@ -10,7 +10,8 @@ from sdrs.cli.amounts import format_age, format_bytes
 from sdrs.cli.completion import complete_node
 from sdrs.cli.connection import open_cluster
 from sdrs.cli.output import Column, Listing, emit_facts, emit_json, emit_listing, emit_note
-from sdrs.cli.records import node_record
+from sdrs.cli.pools import group_listing
+from sdrs.cli.records import group_record, node_record
 from sdrs.cli.settings import Settings, VerbGroup, pass_settings
 from sdrs_core.cluster import Disk, Node
 
@@ -40,9 +41,9 @@ def list_nodes(settings: Settings) -> None:
 def show_node(settings: Settings, node_id: str) -> None:
     """Show one node with its disks."""
     with open_cluster(settings) as cluster:
-        found = cluster.node(node_id)
+        found, groups = cluster.node(node_id)
     if settings.is_json:
-        emit_json(node_record(found))
+        emit_json(node_record(found) | {"groups": [group_record(group) for group in groups]})
         return
     now_unix_ms = int(time.time() * 1000)
     emit_facts(
@@ -62,6 +63,8 @@ def show_node(settings: Settings, node_id: str) -> None:
     )
     emit_note(settings, "")
     emit_listing(settings, _disk_listing(found.disks))
+    emit_note(settings, "")
+    emit_listing(settings, group_listing(groups))
 
 
 def node_listing(nodes: list[Node]) -> Listing:
@@ -74,7 +77,7 @@ def node_listing(nodes: list[Node]) -> Listing:
         Column("DISKS", is_number=True),
         Column("USED", is_number=True),
         Column("CAPACITY", is_number=True),
-        Column("FILL"),
+        Column("FILL", is_number=True),
     ]
     rows = []
     for node in nodes:

@@ -52,7 +52,6 @@ class Listing:
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
     when_empty: str
-    title: str = ""
 
 
 def make_console(settings: Settings, *, stderr: bool = False) -> Console:
@@ -87,6 +86,9 @@ def emit_note(settings: Settings, text: str) -> None:
 
 
 def emit_warning(settings: Settings, text: str) -> None:
+    if settings.is_json:
+        click.echo(json.dumps({"warning": {"message": text}}, ensure_ascii=False), err=True)
+        return
     color = None if settings.color else False
     click.echo(click.style("sdrs: warning:", fg="yellow", bold=True) + f" {text}", err=True, color=color)
 
@@ -112,20 +114,12 @@ def plain_facts(facts: Mapping[str, str]) -> list[str]:
 
 
 def draw_listing(listing: Listing) -> RenderableType:
-    from rich import box
     from rich.table import Table
     from rich.text import Text
 
     if not listing.rows:
         return Text(listing.when_empty, style="bright_black")
-    table = Table(
-        title=listing.title or None,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        header_style="bold",
-    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in listing.columns:
         table.add_column(
             column.title,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
-from sdrs.cli.amounts import duration, erasure_code, format_duration
+from sdrs.cli.amounts import duration, format_bytes, format_duration
 from sdrs.cli.completion import complete_pool
 from sdrs.cli.confirm import confirm
 from sdrs.cli.connection import open_cluster
 from sdrs.cli.output import Column, Listing, emit_facts, emit_json, emit_listing, emit_note
-from sdrs.cli.records import pool_record
+from sdrs.cli.records import group_record, pool_record
 from sdrs.cli.settings import F, Settings, VerbGroup, pass_settings, yes_option
-from sdrs_core.cluster import Pool, Retention
+from sdrs_core.cluster import Group, Pool, Retention
 from sdrs_core.levels import Level
+
+if TYPE_CHECKING:
+    from sdrs import PoolInfo
 
 _LEVELS = click.Choice([level.name for level in Level if level is not Level.NONE], case_sensitive=False)
 _COUNT = click.IntRange(min=0)
@@ -47,7 +53,7 @@ def _retention_options(function: F) -> F:
 @click.argument("name")
 @click.option("--level", type=_LEVELS, required=True, help="What failure the data survives.")
 @click.option("--mirrors", type=click.IntRange(min=1), metavar="N", help="Whole copies (L2).")
-@click.option("--ec", type=erasure_code, metavar="K+M", help="Erasure code (L3), as 4+2.")
+@click.option("--ec", metavar="K+M", help="Erasure code (L3), as 4+2.")
 @_retention_options
 @pass_settings
 def create(
@@ -55,7 +61,7 @@ def create(
     name: str,
     level: str,
     mirrors: int | None,
-    ec: tuple[int, int] | None,
+    ec: str | None,
     keep_last: int | None,
     keep_every: int | None,
     max_age: int | None,
@@ -68,13 +74,13 @@ def create(
         made = cluster.create_pool(
             name,
             level,
-            mirrors=mirrors or 1,
+            mirrors=mirrors,
             ec=ec,
-            keep_last=keep_last or 0,
-            keep_every_steps=keep_every or 0,
-            max_age_seconds=max_age or 0,
+            keep_last=keep_last,
+            keep_every_steps=keep_every,
+            max_age_seconds=max_age,
         )
-    _emit_changed(settings, made, f'pool "{made.name}" is created: {made.level}, keeps {keeps(made.retention)}')
+    _emit_changed(settings, made, "is created")
 
 
 @pool.command("list", examples="sdrs pool list\nsdrs pool list -o json")
@@ -97,12 +103,19 @@ def show(settings: Settings, name: str) -> None:
     with open_cluster(settings) as cluster:
         found = cluster.pool(name)
     if settings.is_json:
-        emit_json(pool_record(found))
+        emit_json(pool_record(found) | {"groups": [group_record(group) for group in found.groups]})
         return
-    emit_facts(
-        settings,
-        {"pool": found.name, "level": str(found.level), "stores": stores(found), "keeps": keeps(found.retention)},
-    )
+    facts = {
+        "pool": found.pool.name,
+        "level": str(found.pool.level),
+        "stores": _stores(found.pool),
+        "keeps": _keeps(found.pool.retention),
+        "checkpoints": str(found.checkpoint_count),
+        "used": format_bytes(found.used_bytes),
+    }
+    emit_facts(settings, facts)
+    emit_note(settings, "")
+    emit_listing(settings, group_listing(found.groups))
 
 
 @pool.command(
@@ -126,9 +139,7 @@ def set_policy(
         changed = cluster.update_pool(
             name, level=level, keep_last=keep_last, keep_every_steps=keep_every, max_age_seconds=max_age
         )
-    _emit_changed(
-        settings, changed, f'pool "{changed.name}" is changed: {changed.level}, keeps {keeps(changed.retention)}'
-    )
+    _emit_changed(settings, changed, "is changed")
 
 
 @pool.command("delete", examples="sdrs pool delete old\nsdrs pool delete old --yes")
@@ -139,7 +150,7 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
     """Delete a pool. One that still holds checkpoints is refused."""
     with open_cluster(settings) as cluster:
         found = cluster.pool(name)
-        confirm(f'This deletes the pool "{found.name}" and its policy.', yes=yes, retype=found.name)
+        confirm(f'This deletes the pool "{name}" and its policy.', yes=yes, retype=name)
         cluster.delete_pool(name)
     if settings.is_json:
         emit_json(pool_record(found))
@@ -147,26 +158,49 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
         emit_note(settings, f'pool "{name}" is deleted')
 
 
-def _emit_changed(settings: Settings, pool: Pool, words: str) -> None:
+def _emit_changed(settings: Settings, info: PoolInfo, what: str) -> None:
     if settings.is_json:
-        emit_json(pool_record(pool))
+        emit_json(pool_record(info))
     else:
-        emit_note(settings, words)
+        emit_note(settings, f'pool "{info.pool.name}" {what}: {info.pool.level}, keeps {_keeps(info.pool.retention)}')
 
 
-def pool_listing(pools: list[Pool]) -> Listing:
-    columns = [Column("POOL"), Column("LEVEL"), Column("STORES"), Column("KEEPS", folds=True)]
-    rows = [(pool.name, str(pool.level), stores(pool), keeps(pool.retention)) for pool in pools]
+def pool_listing(pools: Sequence[PoolInfo]) -> Listing:
+    columns = [
+        Column("POOL"),
+        Column("LEVEL"),
+        Column("STORES"),
+        Column("CHECKPOINTS", is_number=True),
+        Column("USED", is_number=True),
+        Column("KEEPS", folds=True),
+    ]
+    rows = [
+        (
+            info.pool.name,
+            str(info.pool.level),
+            _stores(info.pool),
+            str(info.checkpoint_count),
+            format_bytes(info.used_bytes),
+            _keeps(info.pool.retention),
+        )
+        for info in pools
+    ]
     return Listing(columns, rows, "there are no pools: make one with `sdrs pool create`")
 
 
-def stores(pool: Pool) -> str:
+def group_listing(groups: Sequence[Group]) -> Listing:
+    columns = [Column("GROUP"), Column("POOL"), Column("EPOCH", is_number=True), Column("PRIMARY"), Column("MEMBERS")]
+    rows = [(g.id, g.pool, str(g.epoch), g.primary, ", ".join(g.members)) for g in groups]
+    return Listing(columns, rows, "no groups")
+
+
+def _stores(pool: Pool) -> str:
     if pool.parity_fragments:
         return f"{pool.data_fragments}+{pool.parity_fragments} erasure code"
     return "one copy" if pool.mirrors == 1 else f"{pool.mirrors} copies"
 
 
-def keeps(retention: Retention) -> str:
+def _keeps(retention: Retention) -> str:
     if retention.keeps_all:
         return "everything"
     rules = []

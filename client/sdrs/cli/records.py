@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sdrs.cli.amounts import format_time
 from sdrs_core.checkpoints import Save, Shard
-from sdrs_core.cluster import Disk, Group, Node, Pool
+from sdrs_core.cluster import Disk, Group, Node
+
+if TYPE_CHECKING:
+    from sdrs import PoolInfo
 
 Record = dict[str, Any]
 
@@ -50,7 +53,8 @@ def group_record(group: Group) -> Record:
     }
 
 
-def pool_record(pool: Pool) -> Record:
+def pool_record(info: PoolInfo) -> Record:
+    pool = info.pool
     return {
         "name": pool.name,
         "level": str(pool.level),
@@ -60,6 +64,8 @@ def pool_record(pool: Pool) -> Record:
         "keep_last": pool.retention.keep_last,
         "keep_every_steps": pool.retention.keep_every_steps,
         "max_age_seconds": pool.retention.max_age_seconds,
+        "checkpoint_count": info.checkpoint_count,
+        "used_bytes": info.used_bytes,
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Any
 
 import click
@@ -67,6 +66,8 @@ def root() -> None:
 @pass_settings
 def version(settings: Settings) -> None:
     """Print the version of this command line."""
+    from importlib import metadata  # slow to load, and needed only here
+
     try:
         number = metadata.version("sdrs")
     except metadata.PackageNotFoundError:

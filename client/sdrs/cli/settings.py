@@ -117,7 +117,7 @@ def global_options() -> list[click.Parameter]:
             metavar="SECONDS",
             expose_value=False,
             callback=_remember_timeout,
-            help=f"How long each call may take ({DEFAULT_TIMEOUT_SECONDS:g}).",
+            help=f"How long to wait for a cluster that does not answer ({DEFAULT_TIMEOUT_SECONDS:g}).",
         ),
         click.Option(
             ["-v", "--verbose"],

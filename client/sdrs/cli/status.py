@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from sdrs.cli import failures
 from sdrs.cli.amounts import format_age, format_bytes
 from sdrs.cli.connection import find_url, open_cluster
-from sdrs.cli.health import Health, JobHealth, collect, health_record, problems, warnings
+from sdrs.cli.health import Health, JobHealth, collect, health_record, is_degraded, warnings
 from sdrs.cli.nodes import node_listing
 from sdrs.cli.output import (
     Column,
@@ -29,8 +29,6 @@ from sdrs_core.errors import DeadlineExceededError, UnavailableError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from sdrs import Cluster
-
 _REFRESH_SECONDS = 2.0
 _JOBS_SHOWN = 20
 
@@ -40,7 +38,7 @@ _JOBS_SHOWN = 20
     examples="""
     sdrs status
     sdrs status -w                          live, until Ctrl-C
-    sdrs status -o json | jq .problems
+    sdrs status -o json | jq .warnings
     """,
 )
 @click.option("-w", "--watch", is_flag=True, help="Refresh until Ctrl-C.")
@@ -54,9 +52,9 @@ def status(settings: Settings, context: click.Context, watch: bool) -> None:
     if watch and not settings.is_interactive:
         raise click.UsageError("-w needs a terminal and no -o json: call `sdrs status` again and again instead")
     url, _ = find_url(settings)
+    if watch:
+        _watch(settings, url)
     with open_cluster(settings) as cluster:
-        if watch:
-            _watch(settings, cluster, url)
         health = collect(cluster, url)
     if settings.is_json:
         emit_json(health_record(health))
@@ -64,11 +62,11 @@ def status(settings: Settings, context: click.Context, watch: bool) -> None:
         make_console(settings).print(_draw(health))
     else:
         click.echo("\n".join(_plain(health)))
-    if problems(health):
+    if is_degraded(health):
         context.exit(failures.DEGRADED)
 
 
-def _watch(settings: Settings, cluster: Cluster, url: str) -> None:
+def _watch(settings: Settings, url: str) -> NoReturn:
     """Until Ctrl-C. A cluster that goes away is shown as such and watched on: that is when one looks."""
     from rich.console import Group
     from rich.live import Live
@@ -78,7 +76,9 @@ def _watch(settings: Settings, cluster: Cluster, url: str) -> None:
     with Live(shown, console=make_console(settings), screen=True, auto_refresh=False) as live:
         while True:
             try:
-                shown = _draw(collect(cluster, url))
+                # Connected anew each time: that tells at once whether it is there, where a call would wait for it.
+                with open_cluster(settings) as cluster:
+                    shown = _draw(collect(cluster, url))
             except (UnavailableError, DeadlineExceededError) as error:
                 shown = Group(Text(f"cannot be reached: {error.message}\n", style="bold red"), shown)
             foot = Text(
@@ -89,24 +89,21 @@ def _watch(settings: Settings, cluster: Cluster, url: str) -> None:
 
 
 def _facts(health: Health) -> dict[str, str]:
-    used = sum(disk.used_bytes for node in health.nodes for disk in node.disks)
-    capacity = sum(disk.capacity_bytes for node in health.nodes for disk in node.disks)
+    # Not the disks' figures: nodes on one machine may share a file system, which would be counted more than once.
+    stored_bytes = sum(info.used_bytes for info in health.pools)
+    count = sum(info.checkpoint_count for info in health.pools)
     return {
-        "cluster": health.info.cluster_id,
-        "state": "degraded" if problems(health) else "healthy",
+        "cluster": health.info.id,
+        "state": "degraded" if is_degraded(health) else "healthy",
         "version": health.info.version,
         "controller": f"{health.url} (pid {health.info.controller_pid}, term {health.info.term})",
-        "stored": f"{format_bytes(used)} of {format_bytes(capacity)}",
+        "stored": f"{format_bytes(stored_bytes)} in {count} checkpoints",
         "saves": f"{health.info.pending_save_count} pending, {health.info.trash_count} in the trash",
     }
 
 
-def _listings(health: Health) -> dict[str, Listing]:
-    return {
-        "nodes": node_listing(health.nodes),
-        "pools": pool_listing(health.pools),
-        "jobs": _job_listing(health.jobs),
-    }
+def _listings(health: Health) -> list[Listing]:
+    return [node_listing(health.nodes), pool_listing(health.pools), _job_listing(health.jobs)]
 
 
 def _job_listing(jobs: list[JobHealth]) -> Listing:
@@ -138,16 +135,16 @@ def _draw(health: Health) -> RenderableType:
     from rich.text import Text
 
     parts: list[RenderableType] = [draw_facts(_facts(health))]
-    for title, listing in _listings(health).items():
-        parts += [Text(f"\n{title}", style="bold underline"), draw_listing(listing)]
-    for words, style in [(problems(health), "bold red"), (warnings(health), "yellow")]:
-        parts += [Text(f"! {line}", style=style) for line in words]
-    return Group(*parts)
+    for listing in _listings(health):
+        parts += [Text(""), draw_listing(listing)]
+    style = "bold red" if is_degraded(health) else "yellow"
+    notes = [Text(f"! {line}", style=style) for line in warnings(health)]
+    return Group(*parts, *([Text("")] if notes else []), *notes)
 
 
 def _plain(health: Health) -> list[str]:
     lines = plain_facts(_facts(health))
-    for listing in _listings(health).values():
+    for listing in _listings(health):
         lines += ["", *plain_listing(listing)]
-    notes = [f"problem: {line}" for line in problems(health)] + [f"warning: {line}" for line in warnings(health)]
+    notes = [f"warning: {line}" for line in warnings(health)]
     return [*lines, *([""] if notes else []), *notes]

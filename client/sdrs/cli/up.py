@@ -20,6 +20,12 @@ from sdrs.cli.settings import Settings, Verb, dir_option, pass_settings, yes_opt
 _NODE_COUNT = click.IntRange(1, 64)
 _DISK_COUNT = click.IntRange(1, 64)
 
+_NEXT = """
+next:  sdrs status
+       sdrs ckpt push my-job 1 some/folder
+       sdrs ckpt list my-job
+       sdrs down"""
+
 
 @contextmanager
 def _spinner(settings: Settings) -> Iterator[Callable[[str], None]]:
@@ -59,22 +65,14 @@ def up(settings: Settings, nodes: int | None, directory: Path | None, port: int 
             {"url": outcome.url, "dir": str(outcome.dir), "nodes": outcome.node_count, "started": outcome.started}
         )
         return
-    if not outcome.started:
-        emit_note(settings, f"already running: a controller and {outcome.node_count} nodes at {outcome.url}")
-    else:
-        emit_note(settings, f"started {', '.join(outcome.started)}")
-        emit_note(settings, f"running: a controller and {outcome.node_count} nodes at {outcome.url}")
     if nodes is not None and nodes < outcome.node_count:
         emit_warning(settings, f"the cluster has {outcome.node_count} nodes: `up` adds nodes but never removes any")
-    emit_note(
-        settings,
-        f"""data and logs: {outcome.dir}
-
-next:  sdrs status
-       python -c 'import sdrs; print(sdrs.connect("{outcome.url}").info())'
-       sdrs ckpt push my-job 1 some/folder
-       sdrs down""",
-    )
+    nodes_running = "1 node" if outcome.node_count == 1 else f"{outcome.node_count} nodes"
+    where = f"a controller and {nodes_running} at {outcome.url}, data and logs in {outcome.dir}"
+    if not outcome.started:
+        emit_note(settings, f"already running: {where}")
+        return
+    emit_note(settings, f"started {', '.join(outcome.started)}\nrunning: {where}\n{_NEXT}")
 
 
 @click.command(

@@ -8,7 +8,13 @@ import click
 
 from sdrs.cli import failures
 from sdrs.cli.amounts import format_bytes
-from sdrs.cli.checkpoint_arguments import job_argument, one_step, optional_step_argument
+from sdrs.cli.checkpoint_arguments import (
+    find_checkpoint,
+    job_argument,
+    list_of_known_job,
+    one_step,
+    optional_step_argument,
+)
 from sdrs.cli.connection import open_cluster
 from sdrs.cli.output import emit_json, emit_note
 from sdrs.cli.progress import byte_bar
@@ -46,10 +52,7 @@ def verify(
         raise click.UsageError("--all and STEP contradict each other: give one")
     with open_cluster(settings) as cluster:
         checkpoints = cluster.checkpoints(job)
-        if every:
-            saves = checkpoints.list()
-        else:
-            saves = [checkpoints.latest() if step is None else checkpoints.get(step)]
+        saves = list_of_known_job(cluster, job) if every else [find_checkpoint(cluster, job, step)]
         found = [_verify_one(settings, checkpoints, save) for save in saves]
     if settings.is_json:
         records = [_verification_record(save, result) for save, result in found]
@@ -71,7 +74,7 @@ def _verify_one(settings: Settings, checkpoints: Checkpoints, save: Save) -> tup
         where = f"rank {problem.rank}, blob {problem.blob_id} on {problem.node_id}"
         emit_note(settings, f"{save.title}: {kind}: {where}: {problem.problem}")
     if not result.problems:
-        emit_note(settings, f"{save.title}: ok, {format_bytes(result.checked_bytes)} in {result.checked_blobs} blobs")
+        emit_note(settings, f"{save.title}: ok, {format_bytes(result.checked_bytes)} read and compared")
     return save, result
 
 
@@ -79,9 +82,8 @@ def _verification_record(save: Save, result: Verification) -> Record:
     return {
         "job": save.job,
         "step": save.step,
-        "ok": not result.problems,
+        "ok": result.ok,
         "checked_bytes": result.checked_bytes,
-        "checked_blobs": result.checked_blobs,
         "problems": [
             {
                 "rank": problem.rank,

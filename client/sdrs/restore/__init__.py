@@ -1,5 +1,5 @@
 """A restore, from the catalog's record to verified bytes.
 
-``blocks`` checks them (I5), ``shard_reader`` reads one rank's blobs from whichever holder serves, ``readings`` make a state
-or files of them, ``restorer`` chooses the generation, alone or together with the other ranks (P16).
+``blocks`` checks them (I5), ``shard_reader`` reads one rank's blobs from whichever holder serves, ``targets`` take the
+bytes, ``readings`` make a state or files of them, ``restorer`` chooses the generation, alone or with other ranks (P16).
 """

@@ -7,100 +7,91 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from sdrs.memory import allocate, round_up
 from sdrs.restore.shard_reader import ShardReader
+from sdrs.restore.targets import BufferedTarget, MemoryTarget
 from sdrs.state import FileRestorer, decode_files_index, decode_index, rebuild
 from sdrs_core.checkpoints import Blob
-from sdrs_core.checksums import BLOCK_BYTES
 
 
-class Reading(Protocol):
-    def finish(self) -> Any: ...
-
-    def abort(self) -> None: ...
+def _nothing() -> None:
+    pass
 
 
-class StateReading:
-    def __init__(self, state: Any) -> None:
-        self._state = state
-
-    def finish(self) -> Any:
-        return self._state
-
-    def abort(self) -> None:
-        pass
+@dataclass(frozen=True, slots=True)
+class Reading:
+    finish: Callable[[], Any]
+    abort: Callable[[], None] = _nothing
 
 
-def read_state(reader: ShardReader) -> Reading:
+Read = Callable[[Sequence[ShardReader]], Reading]
+
+
+def read_state(readers: Sequence[ShardReader]) -> Reading:
     """Each blob is read to where it stays: arrays become views of that memory."""
+    (reader,) = readers
     blobs = reader.shard.blobs
     target = MemoryTarget(blobs)
     reader.read(blobs, target)
     buffers = [target.buffer(blob) for blob in blobs]
-    return StateReading(rebuild(decode_index(buffers[0]), buffers))
+    state = rebuild(decode_index(buffers[0]), buffers)
+    return Reading(finish=lambda: state)
 
 
-class FilesReading:
-    def __init__(self, restorer: FileRestorer) -> None:
-        self._restorer = restorer
-
-    def finish(self) -> None:
-        try:
-            self._restorer.finish()
-        except BaseException:
-            self._restorer.abort()
-            raise
-
-    def abort(self) -> None:
-        self._restorer.abort()
-
-
-def read_files(reader: ShardReader, dest: str | os.PathLike[str]) -> Reading:
-    """The first blob has the index; the others go from a few buffers into files, whatever their size."""
+def read_files(readers: Sequence[ShardReader], dest: str | os.PathLike[str]) -> Reading:
+    """The first blob has the index; the others go through a few buffers into files, whatever their size."""
+    (reader,) = readers
     first, *others = reader.shard.blobs
     memory = MemoryTarget([first])
     reader.read([first], memory)
-    index = decode_files_index(memory.buffer(first))
-    restorer = FileRestorer(index, dest)
+    restorer = FileRestorer(decode_files_index(memory.buffer(first)), dest)
+    one_at_a_time = threading.Lock()
+
+    def write(blob: Blob, start: int, verified: memoryview) -> None:
+        with one_at_a_time:
+            restorer.write(blob.ordinal, start, verified)
+
     try:
         restorer.write(0, 0, memory.buffer(first))
-        reader.read(others, FileTarget(restorer))
+        reader.read(others, BufferedTarget(write))
     except BaseException:
         restorer.abort()
         raise
-    return FilesReading(restorer)
+    return Reading(restorer.finish, restorer.abort)
 
 
-class MemoryTarget:
-    def __init__(self, blobs: list[Blob] | tuple[Blob, ...]) -> None:
-        self._memory = {blob.id: allocate(blob.size_bytes) for blob in blobs}
+def export_state(readers: Sequence[ShardReader], dest: str | os.PathLike[str]) -> Reading:
+    """Every rank's blobs as they are: safetensors files, which other tools open without us."""
+    finals: dict[Path, Path] = {}
 
-    def window(self, blob: Blob, start: int, end: int) -> memoryview:
-        return self._memory[blob.id][start : round_up(end)]
+    def abort() -> None:
+        for part in finals:
+            part.unlink(missing_ok=True)
 
-    def accept(self, blob: Blob, start: int, verified: memoryview) -> None:
-        pass
+    def finish() -> None:
+        for part, final in finals.items():
+            part.replace(final)
 
-    def buffer(self, blob: Blob) -> memoryview:
-        return self._memory[blob.id][: blob.size_bytes]
+    try:
+        for reader in readers:
+            folder = Path(dest, f"rank-{reader.shard.rank:05}")
+            folder.mkdir(parents=True, exist_ok=True)
+            parts = {blob.id: folder / f".blob-{blob.ordinal:04}.part" for blob in reader.shard.blobs}
+            finals |= {parts[blob.id]: folder / f"blob-{blob.ordinal:04}.safetensors" for blob in reader.shard.blobs}
+            for part in parts.values():
+                part.write_bytes(b"")
 
+            def write(blob: Blob, start: int, verified: memoryview, parts: dict[Any, Path] = parts) -> None:
+                with open(parts[blob.id], "r+b") as file:
+                    file.seek(start)
+                    file.write(verified)
 
-class FileTarget:
-    """A buffer for each reading thread; writing is one at a time, as the restorer wants it."""
-
-    def __init__(self, restorer: FileRestorer) -> None:
-        self._restorer = restorer
-        self._lock = threading.Lock()
-        self._local = threading.local()
-
-    def window(self, blob: Blob, start: int, end: int) -> memoryview:
-        if not hasattr(self._local, "buffer"):
-            self._local.buffer = allocate(BLOCK_BYTES)
-        buffer: memoryview = self._local.buffer
-        return buffer[: round_up(end - start)]
-
-    def accept(self, blob: Blob, start: int, verified: memoryview) -> None:
-        with self._lock:
-            self._restorer.write(blob.ordinal, start, verified)
+            reader.read(reader.shard.blobs, BufferedTarget(write))
+    except BaseException:
+        abort()
+        raise
+    return Reading(finish, abort)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from sdrs.attempt import resolve_attempt
 from sdrs.errors import RestoreWarning
 from sdrs.process import Process
-from sdrs.restore.readings import Reading
-from sdrs.restore.shard_reader import Report, ShardReader
+from sdrs.restore.readings import Read, Reading
+from sdrs.restore.shard_reader import ByteCount, Report, ShardReader
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import ContentKind, Save
 from sdrs_core.errors import (
@@ -24,12 +24,10 @@ from sdrs_core.errors import (
     UnavailableError,
     WorldSizeMismatchError,
 )
-from sdrs_core.ids import JobName, check_rank, check_step, random_id
+from sdrs_core.ids import MAX_WORLD_SIZE, JobName, check_rank, check_step, random_id
 from sdrs_proto.convert import attempt_to, node_from, save_from, shard_from
 from sdrs_proto.limits import MAX_WAIT_MS
 from sdrs_proto.v1 import control_pb2 as messages
-
-Read = Callable[[ShardReader], Reading]
 
 _METHODS = {ContentKind.STATE: "restore", ContentKind.FILES: "restore_files"}
 # What makes a generation unreadable, as opposed to a request that can never work.
@@ -46,19 +44,22 @@ class Restored:
 
 
 class Restorer:
+    """``rank`` None stands for the parts of all ranks at once."""
+
     def __init__(
         self,
         process: Process,
         job: JobName,
         *,
-        rank: int,
+        rank: int | None,
         world_size: int,
         kind: ContentKind,
         attempt: str | int | Attempt | None,
         progress: Report | None,
     ) -> None:
-        # Alone, any rank's part can be read; a rank among several must be one of them.
-        check_rank(rank, world_size if world_size != 1 else max(1, rank + 1) if isinstance(rank, int) else 1)
+        if rank is not None:
+            # Alone, any rank's part can be read; a rank among several must be one of them.
+            check_rank(rank, MAX_WORLD_SIZE if world_size == 1 else world_size)
         self._process = process
         self._control = process.control
         self._job = job
@@ -76,7 +77,7 @@ class Restorer:
             restored = self._restore_together(read, step, resume=resume)
         elif step is not None:
             save = self._get(step)
-            restored = Restored(save, read(self._open(save)).finish())
+            restored = Restored(save, _finish(read(self._open(save))))
         else:
             restored = self._restore_newest(read)
         if self._passed_over:
@@ -92,22 +93,23 @@ class Restorer:
             if save.damage:
                 self._pass_over(save, save.damage)
                 damaged.append(save)
-                continue
-            reader = self._open(save)
-            try:
-                return Restored(save, read(reader).finish())
-            except _UNREADABLE as error:
-                self._pass_over(save, str(error))
+            elif restored := self._try(read, save):
+                return restored
         # What is known to be damaged may still be whole for this rank; the checks will tell.
         for save in damaged:
-            reader = self._open(save)
-            try:
-                return Restored(save, read(reader).finish())
-            except _UNREADABLE as error:
-                self._pass_over(save, str(error))
+            if restored := self._try(read, save):
+                return restored
         raise NotRestorableError(
             f'no generation of job "{self._job}" can be restored now: {"; ".join(self._passed_over)}', job=self._job
         )
+
+    def _try(self, read: Read, save: Save) -> Restored | None:
+        readers = self._open(save)
+        try:
+            return Restored(save, _finish(read(readers)))
+        except _UNREADABLE as error:
+            self._pass_over(save, str(error))
+            return None
 
     def _generations(self) -> Iterator[Save]:
         request = messages.ListCheckpointsRequest(job=self._job)
@@ -138,14 +140,16 @@ class Restorer:
                 request_id=random_id(),
                 job=self._job,
                 attempt=attempt,
-                rank=self._rank,
+                rank=self._rank or 0,
                 world_size=self._world_size,
                 step=step,
                 resume=resume,
             )
             joined = self._control.call("join_round", join)
             save = save_from(joined.checkpoint)
-            report = messages.ReportRoundRequest(job=self._job, attempt=attempt, round=joined.round, rank=self._rank)
+            report = messages.ReportRoundRequest(
+                job=self._job, attempt=attempt, round=joined.round, rank=self._rank or 0
+            )
             try:
                 self._check_world(save)
                 reading = read(self._open(save))
@@ -165,14 +169,16 @@ class Restorer:
                 reading.abort()
                 raise
             if not failure:
-                return Restored(save, reading.finish())
+                return Restored(save, _finish(reading))
             reading.abort()
             if step is not None:
-                raise NotRestorableError(f"{save.title} cannot be restored by all ranks: {failure}", job=self._job, step=step)
+                raise NotRestorableError(
+                    f"{save.title} cannot be restored by all ranks: {failure}", job=self._job, step=step
+                )
             self._pass_over(save, failure)
 
     def _report(self, report: messages.ReportRoundRequest, failure: str) -> str:
-        """Tell how this rank fared, and wait for the others; empty when all have verified, else why the round failed."""
+        """Tell how this rank fared, and wait for the others; empty when all have verified, else why it failed."""
         report.request_id = random_id()
         report.failure = failure
         report.wait_ms = 0 if failure else MAX_WAIT_MS
@@ -186,26 +192,42 @@ class Restorer:
     def _check_world(self, save: Save) -> None:
         if self._world_size > 1 and save.world_size != self._world_size:
             raise WorldSizeMismatchError(
-                f"{save.title} was saved by {save.world_size} ranks, and {self._world_size} restore it: start as many, or read "
-                "single parts with rank= alone"
+                f"{save.title} was saved by {save.world_size} ranks, and {self._world_size} restore it: start as many, "
+                "or read single parts with rank= alone"
             )
 
     # Both
 
-    def _open(self, save: Save) -> ShardReader:
+    def _open(self, save: Save) -> list[ShardReader]:
         if save.kind is not self._kind:
             raise InvalidArgumentError(f"{save.title} holds {save.kind}: use {_METHODS[save.kind]}")
-        if self._rank >= save.world_size:
+        ranks = range(save.world_size) if self._rank is None else [self._rank]
+        responses = [self._find_shard(save, rank) for rank in ranks]
+        shards = [shard_from(response.shards[0]) for response in responses]
+        count = ByteCount(self._progress, sum(shard.size_bytes for shard in shards))
+        return [
+            ShardReader(self._process, save, shard, {node.id: node for node in map(node_from, response.nodes)}, count)
+            for shard, response in zip(shards, responses, strict=True)
+        ]
+
+    def _find_shard(self, save: Save, rank: int) -> messages.ListShardsResponse:
+        if rank >= save.world_size:
             raise InvalidArgumentError(
-                f"{save.title} has no rank {self._rank}: it was saved with world_size {save.world_size}, by ranks 0 to "
+                f"{save.title} has no rank {rank}: it was saved with world_size {save.world_size}, by ranks 0 to "
                 f"{save.world_size - 1}"
             )
-        response = self._control.call("list_shards", messages.ListShardsRequest(save_id=save.save_id, rank=self._rank))
-        if not response.shards:
-            raise NotFoundError(f"{save.title} has no shard of rank {self._rank} any more: it was deleted meanwhile")
-        nodes = {node.id: node for node in map(node_from, response.nodes)}
-        return ShardReader(self._process, save, shard_from(response.shards[0]), nodes, self._progress)
+        request = messages.ListShardsRequest(save_id=save.save_id, rank=rank)
+        response: messages.ListShardsResponse = self._control.call("list_shards", request)
+        return response
 
     def _pass_over(self, save: Save, why: str) -> None:
         log.warning("%s cannot be restored, going back one generation: %s", save.title, why)
         self._passed_over.append(f"step {save.step} ({why})")
+
+
+def _finish(reading: Reading) -> Any:
+    try:
+        return reading.finish()
+    except BaseException:
+        reading.abort()
+        raise

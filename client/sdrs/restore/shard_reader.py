@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, suppress
@@ -13,6 +12,7 @@ from typing import Protocol
 
 from sdrs.process import Process
 from sdrs.restore.blocks import BlockTable, spans
+from sdrs.rpc.nodes import transfer_seconds
 from sdrs.transfer import FragmentRange
 from sdrs.transfer.sockets import is_local
 from sdrs_core.checkpoints import MIRROR, Blob, Holder, Save, Shard
@@ -66,16 +66,30 @@ class StoppedError(Exception):
     """Another range failed: this one need not go on."""
 
 
+class ByteCount:
+    """How far a restore is; ``report`` is told (read, total), from one thread at a time."""
+
+    def __init__(self, report: Report | None, total_bytes: int) -> None:
+        self._report = report
+        self._total_bytes = total_bytes
+        self._read_bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, size_bytes: int) -> None:
+        with self._lock:
+            self._read_bytes += size_bytes
+            if self._report:
+                self._report(self._read_bytes, self._total_bytes)
+
+
 class ShardReader:
-    def __init__(self, process: Process, save: Save, shard: Shard, nodes: dict[NodeId, Node], report: Report | None) -> None:
+    def __init__(self, process: Process, save: Save, shard: Shard, nodes: dict[NodeId, Node], count: ByteCount) -> None:
         self.save = save
         self.shard = shard
         self._control = process.control
         self._routes = process.routes
         self._nodes = nodes
-        self._report = report
-        self._lock = threading.Lock()
-        self._read_bytes = 0
+        self._count = count
         self._stop = threading.Event()
 
     def read(self, blobs: Sequence[Blob], target: Target) -> None:
@@ -104,26 +118,27 @@ class ShardReader:
                     failures[holder.node_id] = self._damage(part.blob, holder, error)
                 except _FAILED as error:
                     failures[holder.node_id] = error
-            if not any(self._may_come_back(node_id) for node_id in failures if not isinstance(failures[node_id], _DAMAGED)):
+            out_of_reach = [node_id for node_id, error in failures.items() if not isinstance(error, _DAMAGED)]
+            if not any(self._is_up(node_id) for node_id in out_of_reach):
                 break
         raise self._unreadable(part.blob, failures)
 
     def _holders(self, blob: Blob, failures: dict[NodeId, SdrsError]) -> list[Holder]:
         """Who may still serve, the nearest first: on this host, then up; one that is down is asked all the same."""
         if blob.code != MIRROR:
-            raise UnsupportedError(f"blob {blob.id} is stored as {blob.code}, which this sdrs does not read: upgrade it")
+            raise UnsupportedError(
+                f"blob {blob.id} is stored as {blob.code}, which this sdrs does not read: upgrade it"
+            )
         left = [h for h in blob.holders if not h.dropping and not isinstance(failures.get(h.node_id), _DAMAGED)]
         return sorted(left, key=lambda holder: self._distance(holder.node_id))
 
     def _distance(self, node_id: NodeId) -> int:
-        node = self._nodes.get(node_id)
-        if node is None or node.state is not NodeState.UP:
+        if not self._is_up(node_id):
             return 2
-        return 0 if is_local(node) else 1
+        return 0 if is_local(self._nodes[node_id]) else 1
 
-    def _may_come_back(self, node_id: NodeId) -> bool:
-        node = self._nodes.get(node_id)
-        return node is not None and node.state is NodeState.UP
+    def _is_up(self, node_id: NodeId) -> bool:
+        return node_id in self._nodes and self._nodes[node_id].state is NodeState.UP
 
     def _read_from(self, holder: Holder, part: _Range, target: Target) -> None:
         node = self._nodes.get(holder.node_id)
@@ -143,16 +158,10 @@ class ShardReader:
                     table.check(start, verified)
                     target.accept(part.blob, start, verified)
                     counted += end - start
-                    self._count(end - start)
+                    self._count.add(end - start)
         except BaseException:
-            self._count(-counted)
+            self._count.add(-counted)
             raise
-
-    def _count(self, size_bytes: int) -> None:
-        with self._lock:
-            self._read_bytes += size_bytes
-            if self._report and size_bytes > 0:
-                self._report(self._read_bytes, self.shard.size_bytes)
 
     def _damage(self, blob: Blob, holder: Holder, error: SdrsError) -> CorruptDataError:
         """Name what is damaged, and tell the controller, so that it is known and repaired (I5)."""
@@ -165,7 +174,9 @@ class ShardReader:
             blob_id=blob.id,
         )
         with suppress(SdrsError):  # the read goes on with another holder, or fails and says so
-            self._control.call("report_damage", request, patience_seconds=0.0)
+            # The controller has the holder look for itself before it answers: it reads the whole fragment again.
+            wait_ms = int(1000 * transfer_seconds(blob.size_bytes))
+            self._control.call("report_damage", request, wait_ms=wait_ms, patience_seconds=0.0)
         what = "is missing" if isinstance(error, NotFoundError) else f"is damaged: {error}"
         damage = CorruptDataError(
             f"{self.save.title}, rank {self.shard.rank}: blob {blob.id} on node {holder.node_id} {what}",

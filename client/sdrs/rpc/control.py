@@ -29,9 +29,7 @@ class Control:
         # The address that answered last; racing threads may both move it, which costs one more try.
         self._current = 0
 
-    def call(
-        self, method: str, request: Message, *, wait_ms: int = 0, patience_seconds: float | None = None
-    ) -> Any:
+    def call(self, method: str, request: Message, *, wait_ms: int = 0, patience_seconds: float | None = None) -> Any:
         """Ask until a controller answers, or until they were all out of reach for ``patience_seconds``.
 
         ``wait_ms`` is how long the controller may hold its answer back; it does not count as being out of reach.

@@ -34,7 +34,8 @@ class Commits:
                 return
             oldest = next(iter(self._followers.values()))[0]
         raise RefusedError(
-            f"{MAX_UNCOMMITTED} saves of this process wait for other ranks, the oldest is {oldest}: a rank is dead or far behind"
+            f"{MAX_UNCOMMITTED} saves of this process wait for other ranks, the oldest is {oldest}: a rank is dead "
+            "or far behind"
         )
 
     def follow(self, save_id: SaveId, saving: Saving) -> None:
@@ -76,7 +77,8 @@ class Commits:
                 give_up = give_up or time.monotonic() + EXIT_SECONDS
                 if time.monotonic() > give_up:
                     raise SaveFailedError(
-                        f"the process ended before {first} was committed: {shard_count} of {save.world_size} ranks were in"
+                        f"the process ended before {first} was committed: {shard_count} of {save.world_size} ranks "
+                        "were in"
                     )
 
     def _ask(self, request: WaitSaveRequest, saving: Saving) -> tuple[Save, int]:
@@ -86,8 +88,8 @@ class Commits:
             raise SaveFailedError(f"{saving} was not committed, and is gone: save it again") from error
         except UnavailableError as error:
             raise UnavailableError(
-                f"{saving} is durable on its node, but whether it is committed cannot be seen: {error}; it may still be: look "
-                "with latest() once the controller is back"
+                f"{saving} is durable on its node, but whether it is committed cannot be seen: {error}; it may "
+                "still be: look with latest() once the controller is back"
             ) from error
         except SdrsError as error:
             raise SaveFailedError(f"{saving} may not be committed: {error}") from error

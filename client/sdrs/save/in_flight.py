@@ -1,7 +1,7 @@
 """The saves of one process: how many run at once, and what became of them.
 
 Their threads are not daemons, so that an exiting interpreter waits for them; each of their waits has an end. A failure
-that nobody waited for is logged at once, and raised by the job's next save or by close (I6).
+that nobody waited for is logged at once, and raised by its owner's next save or by close (I6).
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ class InFlight:
         self._commits = Commits(control)
         self._slots = threading.BoundedSemaphore(MAX_SENDING)
         self._lock = threading.Lock()
-        # Under way, or failed and not seen yet; oldest first.
-        self._savings: dict[Saving, None] = {}
+        # Under way, or failed and not seen yet, each with who asked for it; oldest first.
+        self._savings: dict[Saving, object] = {}
 
-    def save(self, order: SaveOrder, payload: Payload) -> Saving:
+    def save(self, owner: object, order: SaveOrder, payload: Payload) -> Saving:
         """Start a save: returns when ``payload`` is copied or, if it is too large for that, durable on its node."""
-        self.raise_unseen(order.job)
+        self.raise_unseen(owner)
         self._commits.check_room()
         saving = Saving(order.job, order.step, payload.total_bytes, lambda: self._promised_level(order.pool))
         if self._staging.holds(payload.total_bytes):
-            self._save_staged(order, payload, saving)
+            self._save_staged(owner, order, payload, saving)
         else:
             save_id = self._upload(order, payload, saving)
-            self._start(saving, lambda: self._commits.follow(save_id, saving))
+            self._start(owner, saving, lambda: self._commits.follow(save_id, saving))
         return saving
 
-    def _save_staged(self, order: SaveOrder, payload: Payload, saving: Saving) -> None:
+    def _save_staged(self, owner: object, order: SaveOrder, payload: Payload, saving: Saving) -> None:
         self._slots.acquire()
         try:
             staged = self._staging.stage(payload)
         except BaseException:
             self._slots.release()
             raise
-        self._start(saving, lambda: self._send_staged(order, staged, saving))
+        self._start(owner, saving, lambda: self._send_staged(order, staged, saving))
 
     def _send_staged(self, order: SaveOrder, staged: StagedPayload, saving: Saving) -> None:
         try:
@@ -80,9 +80,9 @@ class InFlight:
     def _upload(self, order: SaveOrder, payload: Payload, saving: Saving) -> SaveId:
         return Upload(self._control, self._routes, order, payload, saving, self._renew_seconds).run()
 
-    def _start(self, saving: Saving, work: Callable[[], None]) -> None:
+    def _start(self, owner: object, saving: Saving, work: Callable[[], None]) -> None:
         with self._lock:
-            self._savings[saving] = None
+            self._savings[saving] = owner
         saving.outcome.add_done_callback(lambda _: self._ended(saving))
         try:
             threading.Thread(target=work, name=f"sdrs-save-{saving.step}").start()
@@ -97,16 +97,16 @@ class InFlight:
         else:
             log.error("%s was not saved: %s", saving, error)
 
-    def raise_unseen(self, job: str | None = None) -> None:
-        """Raise a failure that nobody has seen yet, of ``job`` or of any."""
+    def raise_unseen(self, owner: object = None) -> None:
+        """Raise a failure that nobody has seen yet, of ``owner``'s saves or (None) of any."""
         with self._lock:
-            failed = [saving for saving in self._savings if saving.outcome.done() and saving.outcome.exception()]
-            for saving in failed:
+            failed = [(s, o) for s, o in self._savings.items() if s.outcome.done() and s.outcome.exception()]
+            for saving, _ in failed:
                 if saving.is_seen:
                     del self._savings[saving]
-        for saving in failed:
+        for saving, who in failed:
             error = saving.outcome.exception()
-            if error and not saving.is_seen and job in (None, saving.job):
+            if error and not saving.is_seen and owner in (None, who):
                 saving.mark_seen()
                 error.add_note(f"{saving} failed before, and nobody had waited for it")
                 raise error
@@ -116,7 +116,9 @@ class InFlight:
         with self._lock:
             outcomes = [saving.outcome for saving in self._savings]
         if wait_for(outcomes, timeout_seconds).not_done:
-            raise DeadlineExceededError(f"saves are still under way after {timeout_seconds} s: they go on in the background")
+            raise DeadlineExceededError(
+                f"saves are still under way after {timeout_seconds} s: they go on in the background"
+            )
         self.raise_unseen()
 
     def _promised_level(self, pool: str) -> Level:

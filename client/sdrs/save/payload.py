@@ -36,6 +36,9 @@ def blocks(blob: PayloadBlob) -> Iterator[memoryview]:
     scratch = memoryview(bytearray(min(BLOCK_BYTES, blob.size_bytes)))
     filled = total = 0
     for segment in blob.segments():
+        total += len(segment)
+        if total > blob.size_bytes:
+            break
         position = 0
         while position < len(segment):
             if not filled and len(segment) - position >= BLOCK_BYTES:
@@ -43,17 +46,14 @@ def blocks(blob: PayloadBlob) -> Iterator[memoryview]:
                 yield piece
             else:
                 piece = segment[position : position + BLOCK_BYTES - filled]
-                if total + len(piece) > blob.size_bytes:
-                    break
                 scratch[filled : filled + len(piece)] = piece
                 filled += len(piece)
                 if filled == BLOCK_BYTES:
                     yield scratch
                     filled = 0
             position += len(piece)
-            total += len(piece)
     if total != blob.size_bytes:
-        raise SaveFailedError(f"a blob of {blob.size_bytes} bytes turned out to have {total}: it changed while it was saved")
+        raise SaveFailedError(f"a blob of {blob.size_bytes} bytes has another size now: it changed while it was saved")
     if filled:
         yield scratch[:filled]
 

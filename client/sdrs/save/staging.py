@@ -1,7 +1,7 @@
 """Staging memory: where a save copies the state, so that the caller may go on changing it.
 
-The memory is bounded and kept: page-faulting fresh memory costs ten times the copy. A save gets all that it needs or waits
-(back-pressure); it never holds a part while it waits for the rest, so saves cannot wait for each other.
+The memory is bounded and kept: page-faulting fresh memory costs ten times the copy. A save gets all that it needs or
+waits (back-pressure); it never holds a part while it waits for the rest, so saves cannot wait for each other.
 """
 
 from __future__ import annotations

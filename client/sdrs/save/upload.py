@@ -1,7 +1,7 @@
 """One shard to one node: begin → send → seal, and another node if that one fails.
 
-Nothing here is lost by trying again. The save is found by (job, attempt, step), a blob that the node already has durable is
-not sent twice (P11), and a shard whose registration was answered into the void is found registered (P6).
+Nothing here is lost by trying again. The save is found by (job, attempt, step), a blob that the node already has
+durable is not sent twice (P11), and a shard whose registration was answered into the void is found registered (P6).
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ class Upload:
     def _check_same_content(self, begun: BeginSaveResponse) -> None:
         if begun.shard_content_hash != hash_payload(self._payload):
             raise AlreadyExistsError(
-                f"{self._order.title} was already saved by this attempt with other content: save it as another step, or delete "
-                f"that one first (checkpoints.delete({self._order.step}))",
+                f"{self._order.title} was already saved by this attempt with other content: save it as another step, "
+                f"or delete that one first (checkpoints.delete({self._order.step}))",
                 job=self._order.job,
                 step=self._order.step,
             )
@@ -154,9 +154,7 @@ class Upload:
 
     def _send(self, begun: BeginSaveResponse, primary: Node) -> tuple[Blob, ...]:
         self._saving.restart()
-        ids = self._blob_ids.setdefault(
-            (begun.save_id, primary.id), [BlobId(random_id()) for _ in self._payload.blobs]
-        )
+        ids = self._blob_ids.setdefault((begun.save_id, primary.id), [BlobId(random_id()) for _ in self._payload.blobs])
         done: list[Blob] = []
         waiting: deque[PendingWrite] = deque()
 

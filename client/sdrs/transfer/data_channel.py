@@ -101,7 +101,9 @@ class DataChannelSink:
         try:
             yield
         except TimeoutError as error:
-            raise UnavailableError(f"{self._calls.peer} took no bytes for {STALL_SECONDS} s: the transfer stalled") from error
+            raise UnavailableError(
+                f"{self._calls.peer} took no bytes for {STALL_SECONDS} s: the transfer stalled"
+            ) from error
         except OSError as error:
             raise _early_answer(connection, self._calls.peer) from error
 

@@ -29,7 +29,7 @@ class GrpcSink:
 
 
 class StreamedWrite:
-    """gRPC takes the frames in a thread of its own, one when it has sent the last."""
+    """gRPC takes the frames in a thread of its own, each when it has sent the last."""
 
     def __init__(self, calls: NodeCalls, intent: WriteIntent, blob: PayloadBlob, sent: Sent) -> None:
         self._peer = calls.peer
@@ -64,8 +64,7 @@ class StreamedWrite:
             raise self._failure or from_rpc_error(error, self._peer) from error
         finally:
             GATE.leave(self._call)
-        # A blob that the node had already (P11) is answered before the last frame is asked for.
-        return check_stored(stored, self._hash or stored.hash, self._peer)
+        return check_stored(stored, self._hash, self._peer)
 
     def abandon(self) -> None:
         self._future.cancel()

@@ -9,13 +9,14 @@ scans of their node.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sdrs_core.checkpoints import Save, SaveState, Shard
 from sdrs_core.cluster import Authority, Node, NodeState
-from sdrs_core.errors import SdrsError
+from sdrs_core.errors import SdrsError, StaleTermError
 from sdrs_core.fault_points import reach
 from sdrs_core.ids import BlobId, JobName, NodeId, SaveId
 from sdrs_core.retention import decide_retention
@@ -24,8 +25,8 @@ from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.members import Members
-from sdrs_storaged.control.meta.store import Delete
-from sdrs_storaged.control.records import ConflictError, Records, Stored, put
+from sdrs_storaged.control.meta.store import Delete, Put
+from sdrs_storaged.control.records import MAX_TXN_RECORDS, ConflictError, Records, Stored, batched, put
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.logs import get_log
 
@@ -79,6 +80,8 @@ class Collector:
         self._grace_ms = grace_seconds * 1000
         self._interval_seconds = interval_seconds
         self._suspects: dict[NodeId, set[FragmentName]] = {}
+        # Within one collection: a node that failed an order is not waited for again and again.
+        self._unreachable: set[NodeId] = set()
         self.dropped_total = 0
 
     async def run(self) -> None:
@@ -89,12 +92,19 @@ class Collector:
             except SdrsError as error:
                 # The next round tries again; nothing was decided on the way.
                 log.warning("collection_interrupted", why=error.message)
+            except Exception as error:
+                # A defect here must not take the control plane down with it.
+                log.error("collection_failed", exc_info=error)
 
     async def collect(self) -> None:
+        await self._records.check_leading()  # P18: nothing is collected against a past that a node knows better
+        self._unreachable.clear()
+        await self._catalog.settle_doubts()
         await self._commits.expire()
         await self._apply_retention()
         async for stored in self._records.all(keys.TRASH, Save):
-            await self._empty_trash(stored)
+            with _set_apart(stored.value):
+                await self._empty_trash(stored)
         for node in self._members.nodes():
             if node.state is NodeState.UP:
                 await self._scan_for_orphans(node)
@@ -127,7 +137,11 @@ class Collector:
                 now_unix_ms=self._clock.unix_ms(),
             )
             for expiry in expired:
-                await self._catalog.discard(by_id[expiry.save.save_id], why=f"retention: {expiry.why}")
+                with _set_apart(expiry.save):
+                    # P15: if the newest good one was deleted, damaged or set aside meanwhile, it lets no other go.
+                    newest_good = by_id[expiry.newest_good].unchanged()
+                    stored = by_id[expiry.save.save_id]
+                    await self._catalog.discard(stored, why=f"retention: {expiry.why}", compare=[newest_good])
 
     # Trash
 
@@ -144,46 +158,54 @@ class Collector:
                 return
             stored = Stored(stored.key, condemned, revision)
         reach("collect.condemned")
-        shards_left = False
-        async for shard in self._records.all(keys.shards(save.save_id), Shard):
-            shards_left |= not await self._drop_shard(shard)
-        if not shards_left:
+        if await self._drop_shards(save.save_id):
             await self._records.commit([stored.unchanged()], [Delete(stored.key)])
             log.info("checkpoint_collected", job=save.job, step=save.step, save=save.save_id)
 
-    async def _drop_shard(self, stored: Stored[Shard]) -> bool:
-        """True once every fragment of it is confirmed gone, and its record too."""
-        if not all(holder.dropping for blob in stored.value.blobs for holder in blob.holders):
-            blobs = tuple(
-                replace(blob, holders=tuple(replace(h, dropping=True) for h in blob.holders))
-                for blob in stored.value.blobs
-            )
-            dropping = replace(stored.value, blobs=blobs)
-            revision = await self._records.commit([stored.unchanged()], [put(stored.key, dropping)])
-            stored = Stored(stored.key, dropping, revision)
-        wanted: dict[NodeId, list[FragmentName]] = {}
-        for blob in stored.value.blobs:
-            for holder in blob.holders:
-                wanted.setdefault(holder.node_id, []).append((blob.id, holder.fragment_index))
-        for node_id, fragments in wanted.items():
-            node = self._members.node(node_id)
-            if node.state is not NodeState.UP or not await self._drop(node, fragments):
-                return False
-        await self._records.commit([stored.unchanged()], [Delete(stored.key)])
-        return True
+    async def _drop_shards(self, save_id: SaveId) -> bool:
+        """True once every fragment of the save is confirmed gone, and its shards' records too."""
+        all_gone = True
+        after, more = "", True
+        while more:
+            page, more = await self._records.page(keys.shards(save_id), Shard, after=after, limit=MAX_TXN_RECORDS)
+            for batch in batched((stored, put(stored.key, _dropping(stored.value))) for stored in page):
+                all_gone &= await self._drop_batch([stored for stored, _ in batch], [write for _, write in batch])
+            after = page[-1].key if page else after
+        return all_gone
 
-    async def _drop(self, node: Node, fragments: Sequence[FragmentName]) -> bool:
+    async def _drop_batch(self, shards: list[Stored[Shard]], writes: list[Put]) -> bool:
+        if any(_dropping(stored.value) != stored.value for stored in shards):
+            # P14: first the records say that these holders no longer count, then the holders are told.
+            revision = await self._records.commit([stored.unchanged() for stored in shards], writes)
+            shards = [replace(stored, revision=revision) for stored in shards]
+        names: dict[NodeId, list[FragmentName]] = {}
+        for stored in shards:
+            for node_id, name in _fragments_of(stored.value):
+                names.setdefault(node_id, []).append(name)
+        dropped = {(node_id, name) for node_id in names for name in await self._drop(node_id, names[node_id])}
+        gone = [stored for stored in shards if dropped.issuperset(_fragments_of(stored.value))]
+        if gone:
+            await self._records.commit([stored.unchanged() for stored in gone], [Delete(stored.key) for stored in gone])
+        return len(gone) == len(shards)
+
+    async def _drop(self, node_id: NodeId, fragments: Sequence[FragmentName]) -> set[FragmentName]:
+        """Those that the node confirmed; none if it cannot be asked now."""
+        node = self._members.node(node_id)
+        dropped: set[FragmentName] = set()
+        if node.state is not NodeState.UP or node_id in self._unreachable:
+            return dropped
         for start in range(0, len(fragments), _DROP_BATCH):
+            # A node may not have heard of a newer controller yet (P14), or of why this one is frozen (P18).
+            await self._records.check_leading()
             batch = fragments[start : start + _DROP_BATCH]
             try:
-                dropped = await self._nodes.drop_fragments(node, batch, await self._members.authority())
+                dropped |= await self._nodes.drop_fragments(node, batch, await self._members.authority())
             except SdrsError as error:
                 log.warning("drop_failed", node=node.id, why=error.message)
-                return False
-            self.dropped_total += len(dropped)
-            if set(batch) - dropped:
-                return False
-        return True
+                self._unreachable.add(node_id)
+                break
+        self.dropped_total += len(dropped)
+        return dropped
 
     # Orphans
 
@@ -204,8 +226,9 @@ class Collector:
             return
         orphans = sorted(suspects & self._suspects.get(node.id, set()))
         self._suspects[node.id] = suspects
-        if orphans and await self._drop(node, orphans):
-            log.info("orphans_dropped", node=node.id, fragment_count=len(orphans))
+        if orphans:
+            dropped = await self._drop(node.id, orphans)
+            log.info("orphans_dropped", node=node.id, fragment_count=len(dropped))
 
     async def _unreferenced(self, fragments: Sequence[Fragment]) -> set[FragmentName]:
         old_before_ms = self._clock.unix_ms() - self._grace_ms
@@ -220,3 +243,23 @@ class Collector:
                 names -= {(blob.id, holder.fragment_index) for blob in shard.value.blobs for holder in blob.holders}
             unreferenced |= names
         return unreferenced
+
+
+@contextmanager
+def _set_apart(save: Save) -> Iterator[None]:
+    """What goes wrong with one save (it is pinned, a node is unknown, a record moved) must not keep the others."""
+    try:
+        yield
+    except StaleTermError:
+        raise
+    except SdrsError as error:
+        log.warning("not_collected", job=save.job, step=save.step, save=save.save_id, why=error.message)
+
+
+def _dropping(shard: Shard) -> Shard:
+    blobs = (replace(blob, holders=tuple(replace(h, dropping=True) for h in blob.holders)) for blob in shard.blobs)
+    return replace(shard, blobs=tuple(blobs))
+
+
+def _fragments_of(shard: Shard) -> Iterator[tuple[NodeId, FragmentName]]:
+    return ((h.node_id, (blob.id, h.fragment_index)) for blob in shard.blobs for h in blob.holders)

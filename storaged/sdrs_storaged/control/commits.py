@@ -7,13 +7,21 @@ nobody renews is aborted (its blobs then go by I7).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from sdrs_core.attempts import Job
 from sdrs_core.checkpoints import Save, SaveState, Shard
-from sdrs_core.errors import InternalError, NotFoundError, PermissionDeniedError, UnavailableError
+from sdrs_core.errors import (
+    InternalError,
+    NotFoundError,
+    PermissionDeniedError,
+    SdrsError,
+    StaleTermError,
+    UnavailableError,
+)
 from sdrs_core.fault_points import reach
 from sdrs_core.ids import JobName, NodeId, SaveId
 from sdrs_storaged.control import keys
@@ -38,6 +46,7 @@ class Pending:
     ranks: set[int] = field(default_factory=set)
     holders: set[NodeId] = field(default_factory=set)
     size_bytes: int = 0
+    superseding: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def count(self, shard: Shard) -> None:
@@ -55,15 +64,16 @@ class Commits:
         self._tally = tally
         self._ttl_seconds = ttl_seconds
         self._pending: dict[SaveId, Pending] = {}
+        self._doubtful: dict[str, Save] = {}
 
     async def load(self) -> None:
         """Take over what a former controller left pending; each gets a fresh lease."""
         async for stored in self._records.all(keys.SAVES, Save):
-            self._tally.add(stored.value)
             if stored.value.state is SaveState.PENDING:
                 await self.take_over(stored)
-        for pending in list(self._pending.values()):
-            await self.commit_if_complete(pending)
+            else:
+                self._tally.add(stored.value)
+        await self.expire()
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -79,34 +89,53 @@ class Commits:
         self._pending[stored.value.save_id] = pending
         return pending
 
+    def doubt(self, key: str, save: Save) -> None:
+        """The store did not say whether it made ``save``: it is looked for later, and counts until then."""
+        self._doubtful[key] = save
+
     async def take_over(self, stored: Stored[Save]) -> Pending:
+        """A pending save that others made, or whose making was never answered."""
+        doubted = self._doubtful.pop(stored.key, None)
+        if doubted:
+            self._tally.remove(doubted)
+        self._tally.add(stored.value)
         pending = self.track(stored)
-        async for shard in self._records.all(keys.shards(stored.value.save_id), Shard):
-            pending.count(shard.value)
+        await self._recount(pending)
         return pending
+
+    async def _recount(self, pending: Pending) -> None:
+        async for shard in self._records.all(keys.shards(pending.stored.value.save_id), Shard):
+            pending.count(shard.value)
 
     def renew(self, pending: Pending) -> None:
         pending.renewed_seconds = self._clock.monotonic_seconds()
 
     # Commit
 
-    async def commit_if_complete(self, pending: Pending) -> bool:
+    async def commit_if_complete(self, pending: Pending) -> SaveState:
+        """The save's state, after committing it if all its ranks are in."""
         save = pending.stored.value
-        if pending.ended.is_set():
-            return (await self.find(save.save_id, save.job, save.step)).state.is_readable
-        if len(pending.ranks) < save.world_size:
-            return False
         for _ in range(_MAX_TRIES):
+            if pending.ended.is_set():
+                return (await self.find(save.save_id, save.job, save.step)).state
+            if len(pending.ranks) < save.world_size:
+                return SaveState.PENDING
             try:
                 await self._commit(pending)
-                return True
             except ConflictError:
-                # Another receipt's handler may have committed it, or the job or layout moved: look again.
-                if pending.ended.is_set():
-                    return (await self.find(save.save_id, save.job, save.step)).state.is_readable
-        raise UnavailableError(
-            f"{save.title}: the commit lost {_MAX_TRIES} races in a row; it is tried again with the next receipt"
-        )
+                await self._look_again(pending)
+        raise UnavailableError(f"{save.title}: the commit lost {_MAX_TRIES} races in a row; it is tried again")
+
+    async def _look_again(self, pending: Pending) -> None:
+        """After a conflict: another handler may have ended the save, or we did and the answer was lost (P6)."""
+        await self._members.settle_doubt()
+        found = await self._records.get(pending.stored.key, Save)
+        if found is None or found.value.save_id != pending.stored.value.save_id:
+            self._end(pending, None)
+        elif found.value.state is SaveState.PENDING:
+            pending.stored = found
+        else:
+            self._end(pending, found.value)
 
     async def _commit(self, pending: Pending) -> None:
         save = pending.stored.value
@@ -120,15 +149,12 @@ class Commits:
             # P7: a receipt that names a node which left the pool since does not count.
             await self.end_aborted(pending, f"node {', '.join(sorted(gone))} left the pool before the commit")
             raise ConflictError("the layout moved")
-        left_behind = (
-            job.value.attempt > save.attempt
-            and job.value.resumed_step is not None
-            and save.step > job.value.resumed_step
-        )
+        left_behind = job.value.left_behind(save.attempt, save.step)
+        note = f"attempt {job.value.resumed_attempt} resumed from step {job.value.resumed_step}" if left_behind else ""
         committed = replace(
             save,
             state=SaveState.SET_ASIDE if left_behind else SaveState.COMMITTED,
-            note=f"attempt {job.value.attempt} resumed from step {job.value.resumed_step}" if left_behind else "",
+            note=note,
             level=self._members.pool(save.pool).level,
             size_bytes=pending.size_bytes,
             committed_unix_ms=self._clock.unix_ms(),
@@ -139,8 +165,7 @@ class Commits:
         compare = [pending.stored.unchanged(), layout.unchanged(), job.unchanged()]
         await self._records.commit(compare, [put(pending.stored.key, committed)])
         reach("commit.after")
-        self._tally.change(save, committed)
-        self._end(pending)
+        self._end(pending, committed)
         log.info(
             "checkpoint_committed", job=save.job, step=save.step, attempt=save.attempt, size_bytes=committed.size_bytes
         )
@@ -162,20 +187,64 @@ class Commits:
         try:
             await self._records.commit([pending.stored.unchanged()], writes)
         except ConflictError:
-            return  # it was committed in between: better
-        self._tally.remove(save)
-        self._end(pending)
+            await self._look_again(pending)  # it was committed in between: better
+            return
+        self._end(pending, None)
         log.warning("save_aborted", job=save.job, step=save.step, attempt=save.attempt, why=reason)
 
+    async def supersede(self, pending: Pending, by: int) -> None:
+        """A newer attempt took over (P1): what was sealed by all ranks may still become a checkpoint, the rest ends.
+
+        Best effort: ``expire`` comes back to what could not be ended now, and no receipt is taken for it any more.
+        """
+        if pending.superseding:
+            return
+        pending.superseding = True
+        try:
+            await self._bring_on(pending, f"attempt {by} took over before all ranks were in")
+        except SdrsError as error:
+            log.warning("save_not_superseded", job=pending.stored.value.job, by=by, why=error.message)
+        finally:
+            pending.superseding = False
+
     async def expire(self) -> None:
-        """Abort what nobody renewed. The lease is counted from this controller's own start at the earliest."""
-        now = self._clock.monotonic_seconds()
+        """Abort what nobody renewed or a newer attempt superseded; commit what is complete and could not be before.
+
+        The lease is counted from this controller's own start at the earliest.
+        """
+        for key, save in list(self._doubtful.items()):
+            await self._settle_doubt(key, save)
         for pending in list(self._pending.values()):
-            if now - pending.renewed_seconds > self._ttl_seconds:
-                missing = pending.stored.value.world_size - len(pending.ranks)
-                await self.end_aborted(
-                    pending, f"abandoned: {missing} of {pending.stored.value.world_size} ranks never came"
-                )
+            save = pending.stored.value
+            try:
+                job = await self._records.get(keys.job(save.job), Job)
+                if job and job.value.attempt > save.attempt:
+                    await self.supersede(pending, job.value.attempt)
+                elif self._clock.monotonic_seconds() - pending.renewed_seconds > self._ttl_seconds:
+                    await self._bring_on(pending, "abandoned: not all ranks came, and nobody waits for them")
+                else:
+                    await self.commit_if_complete(pending)
+            except StaleTermError:
+                raise
+            except SdrsError as error:
+                # One save that cannot be ended now must not keep the others.
+                log.warning("save_not_ended", job=save.job, step=save.step, why=error.message)
+
+    async def _bring_on(self, pending: Pending, why_not: str) -> None:
+        """To its end: a commit if everything is in, an abort if not."""
+        await self._recount(pending)  # the store's answer to a receipt may have been lost
+        if await self.commit_if_complete(pending) is SaveState.PENDING:
+            await self.end_aborted(pending, f"{why_not} ({len(pending.ranks)} of {pending.stored.value.world_size})")
+
+    async def _settle_doubt(self, key: str, save: Save) -> None:
+        found = await self._records.get(key, Save)
+        if self._doubtful.get(key) != save:
+            return
+        if found and found.value.save_id == save.save_id and found.value.state is SaveState.PENDING:
+            await self.take_over(found)
+        else:
+            del self._doubtful[key]
+            self._tally.remove(save)
 
     # Wait
 
@@ -186,6 +255,8 @@ class Commits:
         pending = self._pending.get(save_id)
         if pending:
             self.renew(pending)
+            with contextlib.suppress(SdrsError):  # a commit that failed before is tried again; the state tells
+                await self.commit_if_complete(pending)
             try:
                 async with asyncio.timeout(wait_ms / 1000):
                     await pending.ended.wait()
@@ -204,6 +275,13 @@ class Commits:
             return trashed.value
         raise NotFoundError(f'save {save_id} of job "{job}" step {step} does not exist (any more)')
 
-    def _end(self, pending: Pending) -> None:
+    def _end(self, pending: Pending, after: Save | None) -> None:
+        """Once, whoever finds out first: ``after`` is the checkpoint that it became, if it became one."""
+        if pending.ended.is_set():
+            return
+        if after:
+            self._tally.change(pending.stored.value, after)
+        else:
+            self._tally.remove(pending.stored.value)
         self._pending.pop(pending.stored.value.save_id, None)
         pending.ended.set()

@@ -42,7 +42,7 @@ class Controller:
         self.receipts = Receipts(records, members, self.commits)
         self.saves = Saves(records, members, clock, self.tally, self.commits)
         self.rounds = Rounds(records, self.saves, self.commits, clock)
-        self.catalog = Catalog(records, clock, self.tally, pins=self.rounds.pinned)
+        self.catalog = Catalog(records, clock, self.tally, unpinned=self.rounds.unpinned)
         self.verifier = Verifier(self.catalog, members, nodes)
         self.collector = Collector(
             records,
@@ -93,5 +93,5 @@ class Controller:
                     )
                 elif disk.state is DiskState.FAILED:
                     found.append(f"disk {disk.path} of node {node.id} failed: {disk.detail}")
-        found += [f"checkpoint {title} is damaged: {damage}" for title, damage in self.tally.damaged.items()]
+        found += [f"checkpoint {save.title} is damaged: {save.damage}" for save in self.tally.damaged.values()]
         return found

@@ -25,9 +25,11 @@ CLUSTER = "cluster"
 NODES = "node/"
 POOLS = "pool/"
 GROUPS = "group/"
+LAYOUTS = "layout/"
 JOBS = "job/"
 SAVES = "save/"
 TRASH = "trash/"
+ROUNDS = "round/"
 
 _MAX_ATTEMPT = 2**40
 
@@ -41,7 +43,7 @@ def pool(name: str) -> str:
 
 
 def layout(pool_name: str) -> str:
-    return f"layout/{pool_name}"
+    return f"{LAYOUTS}{pool_name}"
 
 
 def groups_of(pool_name: str) -> str:
@@ -56,9 +58,17 @@ def job(name: str) -> str:
     return f"{JOBS}{name}"
 
 
-def attempt(job_name: str, attempt: Attempt) -> str:
+def attempts_of_run(job_name: str, run: str) -> str:
     # A run's name may hold anything, a key may not.
-    return f"attempt/{job_name}/{xxhash.xxh3_128_hexdigest(attempt.run.encode())}/{attempt.ordinal}"
+    return f"attempt/{job_name}/{xxhash.xxh3_128_hexdigest(run.encode())}/"
+
+
+def attempt(job_name: str, attempt: Attempt) -> str:
+    return f"{attempts_of_run(job_name, attempt.run)}{attempt.ordinal}"
+
+
+def ordinal_of(attempt_key: str) -> int:
+    return int(attempt_key.rpartition("/")[2])
 
 
 def saves_of_job(job_name: str) -> str:
@@ -86,4 +96,4 @@ def shard(save_id: str, rank: int) -> str:
 
 
 def round_of(job_name: str) -> str:
-    return f"round/{job_name}"
+    return f"{ROUNDS}{job_name}"

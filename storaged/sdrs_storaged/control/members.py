@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from sdrs_core.cluster import DEFAULT_POOL, Authority, Disk, Group, Node, NodeState, Pool, check_level, check_pool
-from sdrs_core.errors import AlreadyExistsError, NotFoundError, PermissionDeniedError, RefusedError
+from sdrs_core.errors import AlreadyExistsError, NotFoundError, PermissionDeniedError, RefusedError, UnavailableError
 from sdrs_core.ids import ClusterId, GroupId, NodeId, PoolName, SaveId, check_name, random_id
 from sdrs_core.levels import Level
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.meta.store import Compare, Delete, DeletePrefix, Op
-from sdrs_storaged.control.records import Records, Stored, put
+from sdrs_storaged.control.records import ConflictError, Records, Stored, put
 from sdrs_storaged.logs import get_log
 
 log = get_log("members")
@@ -67,8 +69,9 @@ class Members:
         self._layouts: dict[PoolName, Stored[Layout]] = {}
         self._groups: dict[GroupId, Stored[Group]] = {}
         self._beats: dict[NodeId, _Beat] = {}
-        # Changes go one at a time, so that what is in memory is what the next one compares.
         self._changing = asyncio.Lock()
+        self._in_doubt = False
+        self._leaving: set[PoolName] = set()
 
     @staticmethod
     async def found_cluster(records: Records) -> ClusterRecord:
@@ -81,15 +84,40 @@ class Members:
         return cluster
 
     async def load(self, *, default_pool: bool) -> None:
-        self._nodes = {r.value.node.id: r async for r in self._records.all(keys.NODES, NodeRecord)}
-        self._pools = {r.value.pool.name: r async for r in self._records.all(keys.POOLS, PoolRecord)}
-        self._groups = {r.value.id: r async for r in self._records.all(keys.GROUPS, Group)}
-        for name in self._pools:
-            layout = await self._records.get(keys.layout(name), Layout)
-            assert layout is not None, "a pool and its layout are made in one transaction"
-            self._layouts[name] = layout
+        await self._read()
         if default_pool and DEFAULT_POOL not in self._pools:
             await self.create_pool(Pool(DEFAULT_POOL, Level.L1), request_id=random_id())
+
+    async def _read(self) -> None:
+        nodes = {r.value.node.id: r async for r in self._records.all(keys.NODES, NodeRecord)}
+        pools = {r.value.pool.name: r async for r in self._records.all(keys.POOLS, PoolRecord)}
+        groups = {r.value.id: r async for r in self._records.all(keys.GROUPS, Group)}
+        layouts = {r.key.removeprefix(keys.LAYOUTS): r async for r in self._records.all(keys.LAYOUTS, Layout)}
+        self._nodes, self._pools, self._groups = nodes, pools, groups
+        self._layouts = {name: layouts[name] for name in pools}
+
+    @asynccontextmanager
+    async def _change(self) -> AsyncIterator[None]:
+        """One change at a time, so that what is in memory is what the next one compares."""
+        async with self._changing:
+            if self._in_doubt:
+                await self._read()
+                self._in_doubt = False
+            try:
+                yield
+            except ConflictError as error:
+                self._in_doubt = True
+                raise UnavailableError("the records of the cluster changed in between: try again") from error
+            except (UnavailableError, asyncio.CancelledError):
+                # The change may have happened, and what is in memory be the past.
+                self._in_doubt = True
+                raise
+
+    async def settle_doubt(self) -> None:
+        """Read everything again, if the store left a change unanswered."""
+        if self._in_doubt:
+            async with self._change():
+                pass
 
     async def authority(self) -> Authority:
         revision = await self._records.store.revision()
@@ -100,7 +128,7 @@ class Members:
     async def register(self, node: Node, node_key: str, *, incarnation: int, revision: int) -> None:
         """A node says where it is. A name belongs to the node that first used it, by its key."""
         check_name(node.id, "node id")
-        async with self._changing:
+        async with self._change():
             await self._register(node, node_key, incarnation, revision)
 
     async def _register(self, node: Node, node_key: str, incarnation: int, seen_revision: int) -> None:
@@ -177,7 +205,7 @@ class Members:
 
     def pool(self, name: str) -> Pool:
         known = self._pools.get(PoolName(name))
-        if known is None:
+        if known is None or name in self._leaving:
             names = ", ".join(sorted(self._pools)) or "none yet"
             raise NotFoundError(
                 f'pool "{name}" does not exist; known pools: {names}. Make it with: sdrs pool create {name}', pool=name
@@ -190,6 +218,9 @@ class Members:
     def layout(self, name: PoolName) -> Stored[Layout]:
         self.pool(name)
         return self._layouts[name]
+
+    def layouts(self) -> dict[PoolName, Stored[Layout]]:
+        return dict(self._layouts)
 
     def group(self, group_id: GroupId) -> Group:
         known = self._groups.get(group_id)
@@ -206,13 +237,15 @@ class Members:
 
     async def create_pool(self, pool: Pool, request_id: str) -> Pool:
         check_pool(pool)
-        async with self._changing:
+        async with self._change():
             return await self._create_pool(pool, request_id)
 
     async def _create_pool(self, pool: Pool, request_id: str) -> Pool:
         known = self._pools.get(pool.name)
         if known:
             if known.value.request_id == request_id:
+                # Its groups are made by transactions of their own, which may have been missed.
+                await self._add_groups(pool.name, [n for n in self._nodes if not self._has_group(pool.name, n)])
                 return known.value.pool
             raise AlreadyExistsError(
                 f'pool "{pool.name}" exists already: change it with "sdrs pool set", or choose another name'
@@ -229,7 +262,7 @@ class Members:
     async def update_pool(self, name: str, *, level: Level | None, retention: dict[str, int]) -> Pool:
         if level is not None:
             check_level(level)
-        async with self._changing:
+        async with self._change():
             pool = self.pool(name)
             known = self._pools[pool.name]
             changed = replace(pool, retention=replace(pool.retention, **retention))
@@ -244,16 +277,26 @@ class Members:
             raise RefusedError(
                 f'pool "{name}" still holds {checkpoint_count} checkpoints or pending saves: delete those first'
             )
-        async with self._changing:
-            pool = self.pool(name)
-            known, layout = self._pools[pool.name], self._layouts[pool.name]
-            # The layout goes with the pool, so a commit that was validated against it cannot pass any more (P7).
-            drops: list[Op] = [Delete(known.key), Delete(layout.key), DeletePrefix(keys.groups_of(name))]
-            await self._records.commit([known.unchanged(), layout.unchanged()], drops)
-            del self._pools[pool.name], self._layouts[pool.name]
-            for group in self.groups(pool=name):
-                del self._groups[group.id]
+        pool = self.pool(name)
+        # From here on no save begins in it; one that is just beginning was in the count.
+        self._leaving.add(pool.name)
+        try:
+            async with self._change():
+                await self._delete_pool(pool.name)
+        finally:
+            self._leaving.discard(pool.name)
         log.info("pool_deleted", pool=name)
+
+    async def _delete_pool(self, name: PoolName) -> None:
+        if name not in self._pools:
+            return  # by an earlier try, whose answer was lost
+        known, layout = self._pools[name], self._layouts[name]
+        # The layout goes with the pool, so a commit that was validated against it cannot pass any more (P7).
+        drops: list[Op] = [Delete(known.key), Delete(layout.key), DeletePrefix(keys.groups_of(name))]
+        await self._records.commit([known.unchanged(), layout.unchanged()], drops)
+        del self._pools[name], self._layouts[name]
+        for group in self.groups(pool=name):
+            del self._groups[group.id]
 
     def _has_group(self, pool: PoolName, node_id: NodeId) -> bool:
         return any(stored.value.pool == pool and stored.value.primary == node_id for stored in self._groups.values())

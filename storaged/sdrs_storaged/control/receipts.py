@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sdrs_core.attempts import Job
-from sdrs_core.checkpoints import SaveState, Shard
+from sdrs_core.checkpoints import Save, SaveState, Shard
 from sdrs_core.errors import (
     AlreadyExistsError,
     InternalError,
@@ -17,16 +17,17 @@ from sdrs_core.errors import (
     SdrsError,
     StaleAttemptError,
     StaleEpochError,
+    UnavailableError,
 )
 from sdrs_core.fault_points import reach
-from sdrs_core.ids import GroupId, JobName, NodeId, SaveId
+from sdrs_core.ids import GroupId, JobName, NodeId, PoolName, SaveId
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.commits import Commits
-from sdrs_storaged.control.members import Members
-from sdrs_storaged.control.meta.store import Compare
-from sdrs_storaged.control.records import ConflictError, Records, put
+from sdrs_storaged.control.members import Layout, Members
+from sdrs_storaged.control.meta.store import Compare, Put
+from sdrs_storaged.control.records import ConflictError, Records, Stored, batched, put
 
-_MAX_SHARDS_PER_TXN = 100  # P3
+_MAX_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +49,44 @@ class Receipts:
 
     async def register(self, node_id: NodeId, receipts: Sequence[Receipt]) -> list[SaveState | SdrsError]:
         """Take a primary's receipts; the state of each save after it, or why that receipt was refused."""
-        outcomes: list[SaveState | SdrsError | None] = [None] * len(receipts)
-        accepted: dict[SaveId, list[int]] = {}
+        outcomes: dict[int, SaveState | SdrsError] = {}
+        for _ in range(_MAX_TRIES):
+            # P7: taken before the checks, so that a receipt counts only under the layout that it was checked against.
+            layouts = self._members.layouts()
+            accepted = await self._check_all(node_id, receipts, outcomes)
+            for save_id, ranks in accepted.items():
+                writes = ((i, put(keys.shard(save_id, rank), receipts[i].shard)) for rank, i in ranks.items())
+                for batch in batched(writes):
+                    shards = [receipts[index].shard for index, _ in batch]
+                    result = await self._store_shards(save_id, shards, [write for _, write in batch], layouts)
+                    if result is not None:
+                        outcomes |= {index: result for index, _ in batch}
+            if len(outcomes) == len(receipts):
+                break
+        busy = UnavailableError("the save's records change all the time: send the receipt again")
+        return [outcomes.get(index, busy) for index in range(len(receipts))]
+
+    async def _check_all(
+        self, node_id: NodeId, receipts: Sequence[Receipt], outcomes: dict[int, SaveState | SdrsError]
+    ) -> dict[SaveId, dict[int, int]]:
+        """For each save its ranks to be stored, with the index of their receipt; the outcome of all others.
+
+        A rank that comes twice (its client did not wait for the answer) is stored once, and looked at again after that.
+        """
+        accepted: dict[SaveId, dict[int, int]] = {}
         for index, receipt in enumerate(receipts):
+            if index in outcomes:
+                continue
             try:
                 done = await self._check(node_id, receipt)
-                if done is not None:
-                    outcomes[index] = done
-                else:
-                    accepted.setdefault(receipt.shard.save_id, []).append(index)
             except SdrsError as error:
                 outcomes[index] = error
-        for save_id, indexes in accepted.items():
-            for start in range(0, len(indexes), _MAX_SHARDS_PER_TXN):
-                chunk = indexes[start : start + _MAX_SHARDS_PER_TXN]
-                result = await self._store_shards(save_id, [receipts[i].shard for i in chunk])
-                for index in chunk:
-                    outcomes[index] = result
-        return [outcome or InternalError("a receipt was left without an answer") for outcome in outcomes]
+                continue
+            if done is not None:
+                outcomes[index] = done
+            else:
+                accepted.setdefault(receipt.shard.save_id, {}).setdefault(receipt.shard.rank, index)
+        return accepted
 
     async def _check(self, node_id: NodeId, receipt: Receipt) -> SaveState | None:
         """None: to be stored. A state: it already was. Raises if the receipt must not count."""
@@ -95,47 +116,59 @@ class Receipts:
         pending = self._commits.get(shard.save_id)
         if pending is None:
             await self._explain_ended(shard.save_id, receipt)
-        elif not 0 <= shard.rank < pending.stored.value.world_size:
-            raise InvalidArgumentError(
-                f"rank {shard.rank} does not exist with world_size {pending.stored.value.world_size}"
-            )
+            return None
+        save = pending.stored.value
+        if not 0 <= shard.rank < save.world_size:
+            raise InvalidArgumentError(f"rank {shard.rank} does not exist with world_size {save.world_size}")
+        if group.pool != save.pool:
+            raise InvalidArgumentError(f'{save.title} goes to pool "{save.pool}", not to that of group {group.id}')
         return None
 
     async def _explain_ended(self, save_id: SaveId, receipt: Receipt) -> None:
         save = await self._commits.find(save_id, receipt.job, receipt.step)
         job = await self._records.get(keys.job(save.job), Job)
         if job and job.value.attempt > save.attempt:
-            raise StaleAttemptError(
-                f'attempt {save.attempt} of job "{save.job}" was superseded by attempt {job.value.attempt} (started by '
-                f"{job.value.owner}) before step {save.step} was complete",
-                job=save.job,
-                attempt=job.value.attempt,
-                owner=job.value.owner,
-            )
+            raise _superseded(save, job.value)
         raise SaveFailedError(
             f"{save.title}: the save is {save.state} ({save.note or 'nobody renewed it'}): save again"
         )
 
-    async def _store_shards(self, save_id: SaveId, shards: list[Shard]) -> SaveState | SdrsError:
+    async def _store_shards(
+        self, save_id: SaveId, shards: list[Shard], writes: list[Put], layouts: dict[PoolName, Stored[Layout]]
+    ) -> SaveState | SdrsError | None:
+        """The state of the save after it, or why not; None: look at the receipts again."""
         pending = self._commits.get(save_id)
         if pending is None:
-            return SaveFailedError(f"save {save_id} ended while its receipts came in: save again")
+            return None
         self._commits.renew(pending)
-        shard_keys = [keys.shard(save_id, shard.rank) for shard in shards]
-        compare = [pending.stored.unchanged(), *(Compare.absent(key) for key in shard_keys)]
+        save = pending.stored.value
         try:
+            job = await self._records.get(keys.job(save.job), Job)
+            layout = layouts.get(save.pool)
+            if job is None or layout is None:
+                raise InternalError(f'{save.title}: the record of its job or of pool "{save.pool}" is gone')
+            if job.value.attempt > save.attempt:
+                # P1: only what was sealed by all ranks before may still be finished.
+                raise _superseded(save, job.value)
             # P3: a batch of receipts is one transaction; it holds only while the save is still pending (P13).
-            await self._records.commit(
-                compare, [put(key, shard) for key, shard in zip(shard_keys, shards, strict=True)]
-            )
+            compare = [pending.stored.unchanged(), job.unchanged(), layout.unchanged()]
+            await self._records.commit([*compare, *(Compare.absent(write.key) for write in writes)], writes)
             reach("receipt.stored")
             for shard in shards:
                 pending.count(shard)
-            committed = await self._commits.commit_if_complete(pending)
+            return await self._commits.commit_if_complete(pending)
         except ConflictError:
-            return SaveFailedError(
-                f"{pending.stored.value.title}: the save changed while its receipts came in: save again"
-            )
+            await self._members.settle_doubt()
+            return None
         except SdrsError as error:
             return error
-        return SaveState.COMMITTED if committed else SaveState.PENDING
+
+
+def _superseded(save: Save, job: Job) -> StaleAttemptError:
+    return StaleAttemptError(
+        f'attempt {save.attempt} of job "{save.job}" was superseded by attempt {job.attempt} (started by {job.owner}) '
+        f"before step {save.step} was complete",
+        job=save.job,
+        attempt=job.attempt,
+        owner=job.owner,
+    )

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from sdrs_core.errors import RefusedError, SdrsError, StaleTermError
+from sdrs_core.errors import CorruptDataError, RefusedError, SdrsError, StaleTermError
 from sdrs_storaged.control.meta.store import LEADER_KEY, Compare, Entry, MetaStore, Op, Put, Term
 
 T = TypeVar("T")
 PAGE_ENTRIES = 500
+# P3; the bytes leave room for the compares below the MetaStore's 1.5 MiB.
+MAX_TXN_RECORDS = 100
+MAX_TXN_BYTES = 1 << 20
 
 
 class ConflictError(SdrsError):
@@ -45,6 +48,21 @@ class Stored(Generic[T]):
 
 def put(key: str, value: Any) -> Put:
     return Put(key, _adapter(type(value)).dump_json(value))
+
+
+def batched(writes: Iterable[tuple[T, Put]]) -> Iterator[list[tuple[T, Put]]]:
+    """Writes in portions that fit into a transaction each (P3); one that is larger than that goes alone."""
+    batch: list[tuple[T, Put]] = []
+    batch_bytes = 0
+    for write in writes:
+        write_bytes = len(write[1].value)
+        if batch and (len(batch) == MAX_TXN_RECORDS or batch_bytes + write_bytes > MAX_TXN_BYTES):
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(write)
+        batch_bytes += write_bytes
+    if batch:
+        yield batch
 
 
 class Records:
@@ -82,12 +100,23 @@ class Records:
         result = await self.store.txn([self.term.unchanged(), *compare], then)
         if result.succeeded:
             return result.revision
+        await self.check_leading()
+        raise ConflictError("a record changed in between")
+
+    async def check_leading(self) -> None:
+        """Raise if this controller may change nothing (any more). Terms never return, so all that it knew until the
+        check was the truth at its time.
+        """
+        if self.frozen_because:
+            raise RefusedError(self.frozen_because)
         leader = await self.store.get(LEADER_KEY)
         if leader is None or leader.value != self.term.record():
             raise StaleTermError("this controller no longer leads: ask the active one")
-        raise ConflictError("a record changed in between")
 
 
 def _stored(entry: Entry, kind: type[T]) -> Stored[T]:
-    value: T = _adapter(kind).validate_json(entry.value)
+    try:
+        value: T = _adapter(kind).validate_json(entry.value)
+    except ValidationError as error:
+        raise CorruptDataError(f"the metadata record {entry.key} cannot be read: {error.errors()[0]['msg']}") from error
     return Stored(entry.key, value, entry.mod_revision)

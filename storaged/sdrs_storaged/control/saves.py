@@ -11,6 +11,7 @@ from sdrs_core.errors import (
     AlreadyExistsError,
     FullError,
     InvalidArgumentError,
+    SdrsError,
     UnavailableError,
     UnsupportedError,
     WorldSizeMismatchError,
@@ -20,7 +21,7 @@ from sdrs_core.ids import JobName, NodeId, PoolName, SaveId, check_name, check_r
 from sdrs_core.levels import Level
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
-from sdrs_storaged.control.commits import Commits, Pending
+from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Compare
 from sdrs_storaged.control.records import ConflictError, Records, Stored, put
@@ -112,11 +113,19 @@ class Saves:
             created_unix_ms=self._clock.unix_ms(),
             layout=self._members.layout(request.pool).value.number,
         )
-        revision = await self._records.commit([Compare.absent(key), job.unchanged()], [put(key, save)])
+        # Counted first: whoever deletes the pool either sees this save, or is seen by the look at the layout above.
+        self._tally.add(save)
+        try:
+            revision = await self._records.commit([Compare.absent(key), job.unchanged()], [put(key, save)])
+        except UnavailableError:
+            self._commits.doubt(key, save)
+            raise
+        except SdrsError:
+            self._tally.remove(save)
+            raise
         reach("save.begun")
         stored = Stored(key, save, revision)
         self._commits.track(stored)
-        self._tally.add(save)
         return stored
 
     async def admit_attempt(self, name: JobName, attempt: Attempt) -> tuple[Stored[Job], int]:
@@ -124,22 +133,25 @@ class Saves:
         key, attempt_key = keys.job(name), keys.attempt(name, attempt)
         stored = await self._records.get(key, Job)
         job = stored.value if stored else Job(name)
-        known = await self._records.get(attempt_key, int)
-        admitted, number = admit(job, attempt, known.value if known else None)
-        if stored and admitted == job:
-            return stored, number
-        compare = [stored.unchanged() if stored else Compare.absent(key), Compare.absent(attempt_key)]
-        revision = await self._records.commit(compare, [put(key, admitted), put(attempt_key, number)])
-        log.info("attempt_opened", job=name, attempt=number, owner=attempt.owner)
+        known = None if job.is_at(attempt) else await self._heard_as(name, attempt)
+        admitted, number = admit(job, attempt, known)
+        if stored is None or admitted != job:
+            compare = [stored.unchanged() if stored else Compare.absent(key), Compare.absent(attempt_key)]
+            revision = await self._records.commit(compare, [put(key, admitted), put(attempt_key, number)])
+            stored = Stored(key, admitted, revision)
+            log.info("attempt_opened", job=name, attempt=number, owner=attempt.owner)
+        # Not only by who opened the attempt: the answer to that may have been lost.
         for pending in self._commits.of_job(name):
             if pending.stored.value.attempt < number:
-                await self._supersede(pending, number)
-        return Stored(key, admitted, revision), number
+                await self._commits.supersede(pending, number)
+        return stored, number
 
-    async def _supersede(self, pending: Pending, by: int) -> None:
-        # What is complete may still become a checkpoint; half of one must never meet the next attempt's half.
-        if not await self._commits.commit_if_complete(pending):
-            await self._commits.end_aborted(pending, f"attempt {by} took over before all ranks were in")
+    async def _heard_as(self, name: JobName, attempt: Attempt) -> int | None:
+        """The number of this attempt, or of a later start of the same run."""
+        async for heard in self._records.all(keys.attempts_of_run(name, attempt.run), int):
+            if keys.ordinal_of(heard.key) >= attempt.ordinal:
+                return heard.value
+        return None
 
     def _choose_group(self, request: SaveRequest) -> Group:
         groups = self._members.groups(pool=request.pool)

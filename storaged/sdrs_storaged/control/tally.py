@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from sdrs_core.checkpoints import Save, SaveState
-from sdrs_core.ids import PoolName
+from sdrs_core.ids import PoolName, SaveId
 
 _MAX_DAMAGED_NAMES = 1000  # I10
 
@@ -15,18 +15,19 @@ class Tally:
         self.saves_by_pool: Counter[PoolName] = Counter()
         self.bytes_by_pool: Counter[PoolName] = Counter()
         self.commits_total = 0
-        self.damaged: dict[str, str] = {}
+        # By save, not by title: a step may have several generations, and the damage belongs to one.
+        self.damaged: dict[SaveId, Save] = {}
 
     def add(self, save: Save) -> None:
         self.saves_by_pool[save.pool] += 1
         self.bytes_by_pool[save.pool] += save.size_bytes
         if save.damage and len(self.damaged) < _MAX_DAMAGED_NAMES:
-            self.damaged[save.title] = save.damage
+            self.damaged[save.save_id] = save
 
     def remove(self, save: Save) -> None:
         self.saves_by_pool[save.pool] -= 1
         self.bytes_by_pool[save.pool] -= save.size_bytes
-        self.damaged.pop(save.title, None)
+        self.damaged.pop(save.save_id, None)
 
     def change(self, before: Save, after: Save) -> None:
         self.remove(before)

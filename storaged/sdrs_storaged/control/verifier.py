@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sdrs_core.checkpoints import Blob, Holder, Save, Shard
 from sdrs_core.cluster import Node, NodeState
-from sdrs_core.errors import SdrsError
+from sdrs_core.errors import NotFoundError, SdrsError
 from sdrs_core.ids import BlobId, JobName, NodeId, SaveId
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.members import Members
@@ -108,14 +108,22 @@ class Verifier:
                 yield checked_bytes, problem
 
     async def _check_fragment(self, blob: Blob, holder: Holder) -> AsyncIterator[tuple[int, str, bool]]:
-        node = self._members.node(holder.node_id)
+        try:
+            node = self._members.node(holder.node_id)
+        except NotFoundError as error:
+            yield 0, error.message, True
+            return
         if node.state is not NodeState.UP:
             yield 0, f"node {node.id} is down, so its fragment could not be looked at", True
             return
         try:
+            verdict: Verdict | None = None
             async for check in self._nodes.verify_fragment(node, blob.id, holder.fragment_index, holder.fragment_hash):
-                bad = check.verdict is not None and check.verdict is not Verdict.OK
-                yield check.checked_bytes, f"{check.verdict}: {check.detail}" if bad else "", False
+                verdict = check.verdict
+                bad = verdict is not None and verdict is not Verdict.OK
+                yield check.checked_bytes, f"{verdict}: {check.detail}" if bad else "", False
+            if verdict is None:
+                yield 0, f"node {node.id} gave no verdict", True
         except SdrsError as error:
             yield 0, error.message, True
 

@@ -22,14 +22,14 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from sdrs_core import checksums
+from sdrs_core.checkpoints import MIRROR
 from sdrs_core.checksums import DIGEST_BYTES
 from sdrs_core.errors import CorruptDataError, InvalidArgumentError, UnsupportedError
 from sdrs_core.ids import BlobId, ClusterId, DiskId, JobName, NodeId, SaveId
+from sdrs_proto.channel import PAYLOAD_OFFSET
 
 PAGE_BYTES = 4096
-PAYLOAD_OFFSET = PAGE_BYTES
 VERSION = 1
-MIRROR = "mirror"
 # What a medium says about bytes that are lost; any other errno (too many open files, say) tells nothing about them.
 UNREADABLE_ERRNOS = {errno.EIO, errno.ENODATA, errno.EUCLEAN, errno.EBADMSG}
 

@@ -10,10 +10,10 @@ from types import TracebackType
 from sdrs_core import checksums
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.errors import CorruptDataError, InvalidArgumentError, NotFoundError, SdrsError, UnavailableError
+from sdrs_proto.channel import PAYLOAD_OFFSET
 from sdrs_storaged.store.buffers import BUFFER_BYTES
 from sdrs_storaged.store.disk import Disk
 from sdrs_storaged.store.fragment import (
-    PAYLOAD_OFFSET,
     UNREADABLE_ERRNOS,
     FragmentKey,
     StoredFragment,

@@ -16,11 +16,11 @@ from sdrs_core import checksums
 from sdrs_core.checksums import BLOCK_BYTES, Buffer
 from sdrs_core.errors import CorruptDataError, InvalidArgumentError, RefusedError
 from sdrs_core.fault_points import reach
+from sdrs_proto.channel import PAYLOAD_OFFSET
 from sdrs_storaged.store.buffers import BUFFER_BYTES
 from sdrs_storaged.store.disk import Disk
 from sdrs_storaged.store.fragment import (
     PAGE_BYTES,
-    PAYLOAD_OFFSET,
     FragmentMeta,
     StoredFragment,
     encode_footer,

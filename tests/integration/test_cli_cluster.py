@@ -1,0 +1,118 @@
+"""``sdrs up`` and ``sdrs down`` with real daemons."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sdrs
+from sdrs.cli.local_processes import find_processes
+from tests.support.waiting import wait_for
+
+
+class Machine:
+    """One user's machine: a home of its own, and the program ``sdrs`` run in it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.dir = home / "cluster"
+        self.environment = os.environ | {
+            "HOME": str(home),
+            "XDG_STATE_HOME": str(home / "state"),
+            "SDRS_HOME": str(self.dir),
+        }
+        self.environment.pop("SDRS_URL", None)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "sdrs.cli.main", *arguments],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, expect: int = 0) -> str:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == expect, f"sdrs {' '.join(arguments)} exited with {process.returncode}:\n{out}{err}"
+        assert "Traceback" not in err
+        return out if expect in (0, 3) else err
+
+    def json(self, *arguments: str, expect: int = 0) -> Any:
+        return json.loads(self.run(*arguments, "-o", "json", expect=expect))
+
+    def pids(self) -> dict[str, int]:
+        return {process.name: process.pid for process in find_processes(self.dir)}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    yield machine
+    for process in find_processes(machine.dir):
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def test_a_cluster_comes_up_survives_a_killed_node_grows_and_goes_down(machine: Machine, tmp_path: Path) -> None:
+    up = machine.json("up", "--nodes", "1", "--port", "0")
+    assert up["started"] == ["controller", "node-1"]
+    first = machine.pids()
+    assert first.keys() == {"controller", "node-1"}
+
+    # It stays, later commands find it, and a second `up` changes nothing.
+    assert machine.json("status")["url"] == up["url"]
+    assert machine.json("up") == up | {"started": []}
+    assert machine.pids() == first
+
+    # What is saved outlives a kill, a restart of the node, and a restart of all.
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "weights").write_bytes(os.urandom(100_000))
+    machine.run("ckpt", "push", "job", "1", str(tmp_path / "out"))
+    os.kill(first["node-1"], signal.SIGKILL)
+    with sdrs.connect(up["url"]) as cluster:
+        wait_for(lambda: cluster.nodes()[0].state == "down", "the node to be seen down")
+    assert "node-1 is down" in machine.run("status", expect=3)
+    assert machine.json("up", "--nodes", "2")["started"] == ["node-1", "node-2"]
+    assert machine.json("status")["state"] == "healthy"
+    assert [node["id"] for node in machine.json("node", "list")] == ["node-1", "node-2"]
+
+    assert machine.json("down")["stopped"] == ["controller", "node-1", "node-2"]
+    assert machine.pids() == {}
+    assert not list(machine.dir.glob("*/run.json")), "a clean stop leaves no run.json"
+    assert "sdrs up" in machine.run("status", expect=6)
+    assert machine.json("down")["stopped"] == []
+
+    assert machine.json("up")["nodes"] == 2
+    machine.run("ckpt", "pull", "job", str(tmp_path / "back"))
+    assert (tmp_path / "back" / "weights").read_bytes() == (tmp_path / "out" / "weights").read_bytes()
+
+    purged = machine.json("down", "--purge", "--yes")
+    assert (purged["purged"], purged["killed"]) == (True, [])
+    assert not machine.dir.exists()
+
+
+def test_two_ups_at_once_make_one_cluster(machine: Machine) -> None:
+    ups = [machine.start("up", "--nodes", "1", "--port", "0", "-o", "json") for _ in range(2)]
+    answers = [json.loads(up.communicate(timeout=60)[0]) for up in ups]
+    assert sorted(len(answer["started"]) for answer in answers) == [0, 2]
+    assert answers[0]["url"] == answers[1]["url"]
+
+
+def test_a_daemon_that_cannot_start_is_told_with_its_log_and_nothing_stays_behind(machine: Machine) -> None:
+    (machine.dir / "node-1").mkdir(parents=True)
+    (machine.dir / "cluster.json").write_text('{"format": 1, "port": 1, "disk_counts": [1]}')
+    (machine.dir / "node-1" / "somebody-elses").write_text("x")
+    told = machine.run("up", "--port", "0", expect=1)
+    assert "node-1 ended while it was starting" in told
+    assert "somebody-elses" in told, "the daemon's own words"
+    assert machine.pids() == {}

@@ -1,0 +1,344 @@
+"""The control plane in one process: the real controller over an in-memory MetaStore, nodes that only hold names.
+
+Time moves when a test says so. ``FaultyStore`` is the MetaStore with a transaction that fails, or happens and is never
+answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from sdrs_core.attempts import Attempt
+from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, content_hash
+from sdrs_core.cluster import DEFAULT_POOL, Authority, Disk, DiskState, Endpoints, Group, Node, Pool, Retention
+from sdrs_core.errors import SdrsError, StaleTermError, UnavailableError
+from sdrs_core.ids import BlobId, DiskId, JobName, NodeId, PoolName, SaveId, random_id
+from sdrs_core.levels import Level
+from sdrs_storaged.config import ControllerConfig
+from sdrs_storaged.control import keys
+from sdrs_storaged.control.clock import Clock
+from sdrs_storaged.control.collector import Fragment, FragmentName
+from sdrs_storaged.control.controller import Controller
+from sdrs_storaged.control.meta.memory import MemoryMetaStore
+from sdrs_storaged.control.meta.store import Compare, Op, TxnResult
+from sdrs_storaged.control.receipts import Receipt
+from sdrs_storaged.control.rounds import Round
+from sdrs_storaged.control.saves import Begun, SaveRequest
+from sdrs_storaged.control.verifier import FragmentCheck, Verdict
+
+JOB = JobName("llm-7b")
+NODE = NodeId("node-1")
+GRACE_SECONDS = 100.0
+TTL_SECONDS = 600.0
+
+
+class ManualClock(Clock):
+    def __init__(self) -> None:
+        self._seconds = 1_700_000_000.0
+
+    def advance(self, seconds: float) -> None:
+        self._seconds += seconds
+
+    def unix_ms(self) -> int:
+        return int(self._seconds * 1000)
+
+    def unix_seconds(self) -> float:
+        return self._seconds
+
+    def monotonic_seconds(self) -> float:
+        return self._seconds
+
+
+class FaultyStore(MemoryMetaStore):
+    """``before`` runs ahead of each transaction (numbered from 1) and may raise: then nothing happens. ``after`` runs
+    once it has happened, and may raise: then the answer is lost.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.txn_count = 0
+        self.txns: list[tuple[Sequence[Compare], Sequence[Op]]] = []
+        self.before: Callable[[int], Awaitable[None]] | None = None
+        self.after: Callable[[int], Awaitable[None]] | None = None
+
+    async def txn(self, compare: Sequence[Compare], then: Sequence[Op]) -> TxnResult:
+        self.txn_count += 1
+        number = self.txn_count
+        self.txns.append((compare, then))
+        if self.before:
+            await self.before(number)
+        result = await super().txn(compare, then)
+        if self.after:
+            await self.after(number)
+        return result
+
+    def lose_answer_of(self, number: int) -> None:
+        """The ``number``-th transaction from now on happens, and its caller is told that the store is out of reach."""
+        self.after = self._raise_at(self.txn_count + number, UnavailableError("the answer was lost"))
+
+    def fail(self, number: int, error: SdrsError) -> None:
+        self.before = self._raise_at(self.txn_count + number, error)
+
+    def heal(self) -> None:
+        self.before = self.after = None
+
+    @staticmethod
+    def _raise_at(target: int, error: SdrsError) -> Callable[[int], Awaitable[None]]:
+        async def hook(number: int) -> None:
+            if number == target:
+                raise error
+
+        return hook
+
+
+class FakeNodes:
+    """What nodes hold, by name only; each obeys the highest authority it has heard (P14), as a real one does."""
+
+    def __init__(self) -> None:
+        self.fragments: dict[NodeId, dict[FragmentName, Fragment]] = {}
+        self.authority: dict[NodeId, Authority] = {}
+        self.broken: set[NodeId] = set()
+        self.verdicts: dict[BlobId, Verdict | None] = {}
+        self.orders: list[tuple[NodeId, frozenset[FragmentName]]] = []
+        self.page_size = 2
+        self.on_list: Callable[[], Awaitable[None]] | None = None
+
+    def put(self, node_id: NodeId, blob_id: BlobId, save_id: SaveId, created_unix_ms: int) -> None:
+        fragment = Fragment(blob_id, 0, save_id, created_unix_ms)
+        self.fragments.setdefault(node_id, {})[(blob_id, 0)] = fragment
+
+    def names(self, node_id: NodeId = NODE) -> set[FragmentName]:
+        return set(self.fragments.get(node_id, {}))
+
+    async def list_fragments(self, node: Node, after: str) -> tuple[list[Fragment], str]:
+        held = sorted(self.fragments.get(node.id, {}).items())
+        page = [fragment for name, fragment in held if name[0] > after][: self.page_size]
+        if self.on_list:
+            await self.on_list()
+        if node.id in self.broken and after:
+            raise UnavailableError("the listing broke off")
+        return page, page[-1].blob_id if page else ""
+
+    async def drop_fragments(
+        self, node: Node, fragments: Sequence[FragmentName], authority: Authority
+    ) -> set[FragmentName]:
+        self.orders.append((node.id, frozenset(fragments)))
+        if node.id in self.broken:
+            raise UnavailableError(f"node {node.id} does not answer")
+        seen = self.authority.get(node.id, Authority())
+        if (authority.incarnation, authority.term) < (seen.incarnation, seen.term):
+            raise StaleTermError(f"term {seen.term} was seen")
+        self.authority[node.id] = authority
+        for name in fragments:
+            self.fragments.get(node.id, {}).pop(name, None)
+        return set(fragments)
+
+    async def verify_fragment(
+        self, node: Node, blob_id: BlobId, index: int, expected_hash: str
+    ) -> AsyncIterator[FragmentCheck]:
+        yield FragmentCheck(0, None, "")
+        if node.id in self.broken:
+            raise UnavailableError(f"node {node.id} does not answer")
+        if (verdict := self.verdicts.get(blob_id, Verdict.OK)) is not None:
+            yield FragmentCheck(1, verdict, "as the test says")
+
+
+def attempt(number: int = 0, run: str = "run") -> Attempt:
+    return Attempt(run, number, f"host of {run}:{number}")
+
+
+@dataclass
+class Harness:
+    """One cluster: a store, nodes and a clock that outlive its controllers."""
+
+    store: FaultyStore = field(default_factory=FaultyStore)
+    nodes: FakeNodes = field(default_factory=FakeNodes)
+    clock: ManualClock = field(default_factory=ManualClock)
+    node_ids: tuple[NodeId, ...] = (NODE,)
+    config: ControllerConfig = field(
+        default_factory=lambda: ControllerConfig(grace_seconds=GRACE_SECONDS, save_ttl_seconds=TTL_SECONDS)
+    )
+    current: Controller | None = None
+
+    @property
+    def controller(self) -> Controller:
+        assert self.current
+        return self.current
+
+    async def start(self) -> Controller:
+        """A new controller takes over from the one before, which is not told; its nodes register and beat."""
+        if self.current:
+            await self.store.resign(self.current.records.term)
+        term = await self.store.campaign(f"controller-{self.store.txn_count}")
+        self.current = await Controller.start(self.store, term, self.clock, self.nodes, self.config)
+        await self.register()
+        return self.current
+
+    async def register(self) -> None:
+        for node_id in self.node_ids:
+            await self.controller.members.register(node(node_id), f"key of {node_id}", incarnation=0, revision=0)
+        self.beat()
+
+    def beat(self) -> None:
+        for node_id in self.node_ids:
+            disk = Disk(DiskId("d" * 32), "/disk", DiskState.OK, 1000, 0, 0)
+            self.controller.members.beat(node_id, (disk,), self)
+
+    async def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.beat()
+
+    async def collect(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.beat()
+            await self.controller.collector.collect()
+
+    # Saving
+
+    def request(
+        self, step: int, *, rank: int = 0, world_size: int = 1, by: Attempt | None = None, **given: object
+    ) -> SaveRequest:
+        request = SaveRequest(
+            job=JOB,
+            step=step,
+            rank=rank,
+            world_size=world_size,
+            attempt=by or attempt(),
+            pool=DEFAULT_POOL,
+            level=Level.NONE,
+            kind=ContentKind.STATE,
+            host="",
+            avoid=frozenset(),
+        )
+        return replace(request, **given)  # type: ignore[arg-type]
+
+    async def begin(
+        self, step: int, *, rank: int = 0, world_size: int = 1, by: Attempt | None = None, **given: object
+    ) -> Begun:
+        return await self.controller.saves.begin(self.request(step, rank=rank, world_size=world_size, by=by, **given))
+
+    def receipt(self, begun: Begun, *, rank: int = 0, content: str = "content", blob_count: int = 1) -> Receipt:
+        """What the primary would send once the rank's blobs are durable; its fragments are on the node."""
+        group: Group = begun.group or self.controller.members.groups(pool=begun.save.pool)[0]
+        blobs = []
+        for ordinal in range(blob_count):
+            blob_id = BlobId(random_id())
+            self.nodes.put(group.primary, blob_id, begun.save.save_id, self.clock.unix_ms())
+            holder = Holder(group.primary, DiskId("d" * 32), 0, content)
+            blobs.append(Blob(blob_id, ordinal, 10, content, holders=(holder,)))
+        shard = Shard(
+            begun.save.save_id,
+            rank,
+            begun.save.kind,
+            10 * blob_count,
+            content_hash((blob.size_bytes, blob.hash) for blob in blobs),
+            tuple(blobs),
+        )
+        return Receipt(
+            begun.capability, begun.save.job, begun.save.step, begun.save.attempt, group.id, group.epoch, shard
+        )
+
+    async def register_receipts(self, *receipts: Receipt, node_id: NodeId = NODE) -> list[SaveState | SdrsError]:
+        return await self.controller.receipts.register(node_id, receipts)
+
+    async def seal(self, begun: Begun, *, rank: int = 0, content: str = "content") -> SaveState:
+        """The rank's bytes are durable and its receipt is sent; raises why it was refused."""
+        receipt = self.receipt(begun, rank=rank, content=content)
+        holder = receipt.shard.blobs[0].holders[0]
+        [outcome] = await self.register_receipts(receipt, node_id=holder.node_id)
+        if isinstance(outcome, SdrsError):
+            raise outcome
+        return outcome
+
+    async def save(
+        self, step: int, *, world_size: int = 1, by: Attempt | None = None, content: str = "content", **given: object
+    ) -> Save:
+        """A whole checkpoint, by all its ranks."""
+        begun = None
+        for rank in range(world_size):
+            begun = await self.begin(step, rank=rank, world_size=world_size, by=by, **given)
+            if begun.registered is None:
+                await self.seal(begun, rank=rank, content=content)
+        assert begun
+        return await self.find(begun)
+
+    async def find(self, begun: Begun) -> Save:
+        return await self.controller.commits.find(begun.save.save_id, begun.save.job, begun.save.step)
+
+    # Looking
+
+    async def listed(self, *, all_states: bool = False) -> list[Save]:
+        found: list[Save] = []
+        token, more = "", True
+        while more:
+            page, token = await self.controller.catalog.page(JOB, all_states=all_states, after=token, limit=3)
+            found += page
+            more = bool(token)
+        return found
+
+    async def steps(self) -> list[int]:
+        return [save.step for save in await self.listed()]
+
+    async def states(self) -> list[tuple[int, int, SaveState]]:
+        return [(save.step, save.attempt, save.state) for save in await self.listed(all_states=True)]
+
+    async def trash(self) -> list[Save]:
+        return [stored.value async for stored in self.controller.records.all(keys.TRASH, Save)]
+
+    async def shards(self, save: Save) -> list[Shard]:
+        records = self.controller.records
+        return [stored.value async for stored in records.all(keys.shards(save.save_id), Shard)]
+
+    # Restoring
+
+    async def join(
+        self,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        by: Attempt | None = None,
+        step: int | None = None,
+        resume: bool = False,
+    ) -> tuple[Round, Save]:
+        return await self.controller.rounds.join(JOB, by or attempt(), rank, world_size, step=step, resume=resume)
+
+    async def report(
+        self, number: int, *, rank: int = 0, by: Attempt | None = None, failure: str = "", wait_ms: int = 0
+    ) -> str:
+        outcome, _ = await self.controller.rounds.report(JOB, by or attempt(), number, rank, failure, wait_ms)
+        return outcome.value
+
+    async def resume(self, *, by: Attempt, step: int | None = None) -> Save:
+        """A resuming restore of one process, to its end."""
+        current, save = await self.join(by=by, step=step, resume=True)
+        assert await self.report(current.number, by=by) == "done"
+        return save
+
+    # Pools
+
+    async def retain(self, retention: Retention, pool: PoolName = DEFAULT_POOL) -> None:
+        rules = {
+            "keep_last": retention.keep_last,
+            "keep_every_steps": retention.keep_every_steps,
+            "max_age_seconds": retention.max_age_seconds,
+        }
+        await self.controller.members.update_pool(pool, level=None, retention=rules)
+
+    async def delete_pool(self, name: str) -> None:
+        """As the service does it: the count is taken as the call begins."""
+        count = self.controller.tally.saves_by_pool[PoolName(name)]
+        await self.controller.members.delete_pool(name, checkpoint_count=count)
+
+    async def create_pool(self, name: str) -> None:
+        await self.controller.members.create_pool(Pool(PoolName(name), Level.L1), request_id=f"request for {name}")
+
+
+def node(node_id: NodeId) -> Node:
+    return Node(node_id, Endpoints("127.0.0.1:1", "127.0.0.1:2", "", "", "host"), node_id, 1, "test")
+
+
+async def started(*, node_ids: tuple[NodeId, ...] = (NODE,)) -> Harness:
+    harness = Harness(node_ids=node_ids)
+    await harness.start()
+    return harness
