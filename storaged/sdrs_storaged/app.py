@@ -63,6 +63,7 @@ class Daemon:
         self._registry: CollectorRegistry = new_registry()
         self._metrics_endpoint = ""
         self._channels = Channels()
+        self.is_serving = False
         self._facts: dict[str, Any] = {"version": VERSION, "roles": list(config.roles)}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -82,6 +83,7 @@ class Daemon:
                 if "node" in self._config.roles:
                     await self._start_node(cleanup, tasks)
                 data_dir.announce(self._facts)
+                self.is_serving = True
                 log.info("ready", pid=os.getpid(), version=VERSION)
                 await stop.wait()
                 log.info("stopping")
@@ -215,17 +217,18 @@ def _disk_views(store: FragmentStore) -> list[DiskView]:
 async def _run(config: Config) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    starting = asyncio.ensure_future(Daemon(config).run(stop))
+    daemon = Daemon(config)
+    running = asyncio.ensure_future(daemon.run(stop))
 
     def ask_to_stop() -> None:
         # The first signal drains; before the daemon serves, and on a second one, there is nothing to wait for.
-        if stop.is_set():
-            starting.cancel()
+        if stop.is_set() or not daemon.is_serving:
+            running.cancel()
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask_to_stop)
-    await starting
+    await running
 
 
 def main() -> None:

@@ -365,7 +365,7 @@ def test_a_mutated_index_is_corrupt_or_files(seed: int) -> None:
         holder: Any = rng.choice([index, index.get("entries"), *(index.get("entries") or [])])
         if isinstance(holder, dict | list) and holder:
             step = rng.choice(list(holder)) if isinstance(holder, dict) else rng.randrange(len(holder))
-            holder[step] = rng.choice(junk)
+            holder[step] = copy.deepcopy(rng.choice(junk))
         if not isinstance(index.get("entries"), list):
             break
     with suppress(CorruptDataError):

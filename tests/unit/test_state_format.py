@@ -114,13 +114,13 @@ def test_blobs_stay_few_whatever_the_state(sizes: list[int], most: int) -> None:
     assert max(map(len, blobs)) <= PACK_TENSORS
 
 
-def test_a_hundred_thousand_small_arrays_come_back() -> None:
-    base = np.arange(200_000, dtype="f4").reshape(100_000, 2)
+def test_many_small_arrays_come_back_from_one_blob() -> None:
+    base = np.arange(40_000, dtype="f4").reshape(20_000, 2)
     state = {"layers": {f"w{i}": row for i, row in enumerate(base)}}
     blobs = blobs_of(encode(state))
     assert len(blobs) == 1
     restored = rebuild(decode_index(blobs[0]), blobs)
-    assert all(np.array_equal(restored["layers"][f"w{i}"], base[i]) for i in range(0, 100_000, 997))
+    assert all(np.array_equal(restored["layers"][f"w{i}"], base[i]) for i in range(0, 20_000, 97))
 
 
 def test_contiguous_arrays_are_handed_out_as_they_lie() -> None:

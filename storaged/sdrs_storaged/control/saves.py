@@ -131,9 +131,11 @@ class Saves:
     async def admit_attempt(self, name: JobName, attempt: Attempt) -> tuple[Stored[Job], int]:
         """The job's record with ``attempt`` as its current one; StaleAttemptError if that was superseded (P1, P22)."""
         key, attempt_key = keys.job(name), keys.attempt(name, attempt)
+        # In this order: what was heard before the job's record is read cannot be newer than that record, so a rank
+        # whose fellow opens their attempt in between is not taken for a leftover of it.
+        known = await self._heard_as(name, attempt)
         stored = await self._records.get(key, Job)
         job = stored.value if stored else Job(name)
-        known = None if job.is_at(attempt) else await self._heard_as(name, attempt)
         admitted, number = admit(job, attempt, known)
         if stored is None or admitted != job:
             compare = [stored.unchanged() if stored else Compare.absent(key), Compare.absent(attempt_key)]

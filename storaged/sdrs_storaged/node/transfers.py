@@ -48,6 +48,13 @@ class Slots:
     def taken(self) -> int:
         return self._taken
 
+    def try_take(self) -> bool:
+        """Without waiting."""
+        with self._change:
+            is_free = not self._closed and self._taken < self._count
+            self._taken += is_free
+            return is_free
+
     def take(self, timeout_seconds: float) -> None:
         with self._change:
             if (

@@ -22,11 +22,12 @@ from sdrs_proto.v1 import membership_pb2
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.node.identity import Identity
 from sdrs_storaged.node.receipts import ReceiptQueue
-from sdrs_storaged.node.transfers import Slots, Tickets
+from sdrs_storaged.node.transfers import Slots, Tickets, WriteIntent
 from sdrs_storaged.rpc.blobs import BlobStore, read_intent_from, stored_to, summary_of, write_intent_from
 from sdrs_storaged.rpc.edge import page_size
 from sdrs_storaged.store.engine import FragmentStore, VerifyOutcome
-from sdrs_storaged.store.fragment import FragmentKey
+from sdrs_storaged.store.fragment import FragmentKey, StoredFragment
+from sdrs_storaged.store.writer import FragmentWriter
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ _VERDICTS = {
 }
 _SLOT_SECONDS = CALL_SECONDS / 2
 _PROGRESS_SECONDS = 0.2
+_MAX_BATCH_FRAMES = 64
 
 
 class StorageService:
@@ -65,6 +67,10 @@ class StorageService:
         """Blocking work, off the loop."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, partial(work, *args))
 
+    async def _take(self, slots: Slots) -> None:
+        if not slots.try_take():
+            await self._run(slots.take, _SLOT_SECONDS)
+
     # Bytes
 
     async def open_write(self, request: pb.OpenWriteRequest) -> pb.OpenWriteResponse:
@@ -72,33 +78,52 @@ class StorageService:
         stored = await self._run(self._blobs.stored, intent)
         if stored:
             return pb.OpenWriteResponse(already_stored=True, stored=stored_to(stored))
-        await self._run(self._writes.take, _SLOT_SECONDS)
+        await self._take(self._writes)
         return pb.OpenWriteResponse(ticket=self._tickets.issue(intent, self._writes))
 
     async def open_read(self, request: pb.OpenReadRequest) -> pb.OpenReadResponse:
         intent = read_intent_from(request)
-        await self._run(self._reads.take, _SLOT_SECONDS)
+        await self._take(self._reads)
         return pb.OpenReadResponse(ticket=self._tickets.issue(intent, self._reads))
 
     async def write_blob(self, frames: AsyncIterator[Frame]) -> pb.WriteBlobResponse:
         intent = write_intent_from(_parse(pb.WriteIntent, (await _next_frame(frames)).open))
-        await self._run(self._writes.take, _SLOT_SECONDS)
+        await self._take(self._writes)
         try:
-            writer = await self._run(self._blobs.create, intent)
-            try:
-                while not (frame := await _next_frame(frames)).end:
-                    await self._run(writer.append, frame.data, frame.digest)
-                summary = _parse(pb.BlobSummary, frame.end)
-                stored = await self._run(self._blobs.finish, writer, intent, summary.size_bytes, summary.hash)
-            finally:
-                await self._run(writer.abort)
+            first = await _gather(frames)
+            if first[-1].end:
+                # A small blob, which most are: one visit to a worker for all of it.
+                stored = await self._run(self._write_whole, intent, first)
+            else:
+                stored = await self._write_stream(intent, first, frames)
         finally:
             self._writes.give()
         return pb.WriteBlobResponse(stored=stored_to(stored))
 
+    def _write_whole(self, intent: WriteIntent, frames: list[Frame]) -> StoredFragment:
+        with self._blobs.create(intent) as writer:
+            return self._finish(writer, intent, frames)
+
+    async def _write_stream(
+        self, intent: WriteIntent, batch: list[Frame], frames: AsyncIterator[Frame]
+    ) -> StoredFragment:
+        writer = await self._run(self._blobs.create, intent)
+        try:
+            while not batch[-1].end:
+                await self._run(_append, writer, batch)
+                batch = await _gather(frames)
+            return await self._run(self._finish, writer, intent, batch)
+        finally:
+            await self._run(writer.abort)
+
+    def _finish(self, writer: FragmentWriter, intent: WriteIntent, batch: list[Frame]) -> StoredFragment:
+        _append(writer, batch[:-1])
+        summary = _parse(pb.BlobSummary, batch[-1].end)
+        return self._blobs.finish(writer, intent, summary.size_bytes, summary.hash)
+
     async def read_blob(self, request: pb.ReadBlobRequest) -> AsyncIterator[Frame]:
         intent = read_intent_from(request)
-        await self._run(self._reads.take, _SLOT_SECONDS)
+        await self._take(self._reads)
         try:
             reader = await self._run(self._blobs.open, intent)
             with reader:
@@ -197,6 +222,24 @@ class StorageService:
             check_random_id(name.blob_id, "blob id")
             await self._run(self._store.delete, BlobId(name.blob_id), name.fragment_index)
         return pb.DropFragmentsResponse(dropped=request.fragments)
+
+
+async def _gather(frames: AsyncIterator[Frame]) -> list[Frame]:
+    """The next frames: up to the last one, or about a block's worth, so that a worker is visited once for several."""
+    batch: list[Frame] = []
+    size_bytes = 0
+    while size_bytes < BLOCK_BYTES and len(batch) < _MAX_BATCH_FRAMES:
+        frame = await _next_frame(frames)
+        batch.append(frame)
+        size_bytes += len(frame.data)
+        if frame.end:
+            break
+    return batch
+
+
+def _append(writer: FragmentWriter, frames: list[Frame]) -> None:
+    for frame in frames:
+        writer.append(frame.data, frame.digest)
 
 
 async def _next_frame(frames: AsyncIterator[Frame]) -> Frame:
