@@ -23,7 +23,7 @@ from sdrs_proto.v1 import control_pb2 as messages
 
 DEFAULT_STAGING_BYTES = 256 << 20
 # How long close() waits for saves under way.
-CLOSE_SECONDS = 60.0
+CLOSE_SECONDS = 30.0
 
 log = logging.getLogger("sdrs")
 
@@ -183,11 +183,11 @@ class Cluster:
         if process is None or self._is_closed:
             self._is_closed = True
             return
-        try:
-            process.saves.finish(CLOSE_SECONDS)
-        finally:
-            self._is_closed = True
-            process.channels.close()
+        self._is_closed = True
+        # If this times out the connections stay: what is under way goes on.
+        process.saves.finish(CLOSE_SECONDS)
+        process.channels.close()
+        process.saves.raise_unseen()
 
     def __enter__(self) -> Cluster:
         return self

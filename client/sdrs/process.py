@@ -11,6 +11,7 @@ from sdrs.transfer.routes import Routes
 
 # A save is renewed so often that several renewals may fail before it is taken for abandoned.
 RENEWALS_PER_TTL = 4
+MIN_RENEW_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,5 +31,5 @@ class Process:
             self.control,
             self.routes,
             staging_bytes=settings.staging_bytes,
-            renew_seconds=settings.save_ttl_seconds / RENEWALS_PER_TTL,
+            renew_seconds=max(MIN_RENEW_SECONDS, settings.save_ttl_seconds / RENEWALS_PER_TTL),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import os
 import signal
 import socket
@@ -20,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from sdrs_core.cluster import Disk as DiskView
 from sdrs_core.cluster import Endpoints, Node
-from sdrs_core.errors import SdrsError, UnavailableError
+from sdrs_core.errors import RefusedError, SdrsError, UnavailableError
 from sdrs_proto.limits import CHANNEL_OPTIONS
 from sdrs_proto.services import CONTROL, MEMBERSHIP, STORAGE, handler
 from sdrs_storaged.config import Config, load_config, split_address
@@ -192,11 +193,16 @@ class Daemon:
 
 
 def _unix_path(data_dir: Path) -> Path:
-    """Socket paths are short by law; a long data_dir gets one in the temporary folder."""
+    """Socket paths are short by law: that of a deep data_dir gets a private folder of its own in the temporary one."""
     path = data_dir.resolve() / "data.sock"
     if len(str(path)) <= _LONGEST_UNIX_PATH:
         return path
-    return Path(tempfile.mkdtemp(prefix="sdrs-")) / "data.sock"
+    name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"sdrs-{os.getuid()}-{name}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise RefusedError(f"{folder} belongs to somebody else: remove it, or choose a shorter data_dir")
+    return folder / "data.sock"
 
 
 def _disk_views(store: FragmentStore) -> list[DiskView]:

@@ -17,7 +17,7 @@ from sdrs_proto.v1.control_pb2 import WaitSaveRequest
 # I10: each watched save costs a thread. A rank that is so many steps ahead of the others has lost them.
 MAX_UNCOMMITTED = 64
 # How long an exiting process still waits for other ranks.
-EXIT_SECONDS = 60.0
+EXIT_SECONDS = 30.0
 
 
 class Commits:

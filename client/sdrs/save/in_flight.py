@@ -112,14 +112,15 @@ class InFlight:
                 raise error
 
     def finish(self, timeout_seconds: float) -> None:
-        """Wait for everything under way, then raise what failed unseen."""
+        """Wait for everything under way; DeadlineExceededError if some of it takes longer."""
         with self._lock:
-            outcomes = [saving.outcome for saving in self._savings]
-        if wait_for(outcomes, timeout_seconds).not_done:
+            outcomes = {saving.outcome: saving for saving in self._savings}
+        late = wait_for(outcomes, timeout_seconds).not_done
+        if late:
             raise DeadlineExceededError(
-                f"saves are still under way after {timeout_seconds} s: they go on in the background"
+                f"{', '.join(str(outcomes[outcome]) for outcome in late)}: not committed after {timeout_seconds} s, and "
+                "still under way in the background"
             )
-        self.raise_unseen()
 
     def _promised_level(self, pool: str) -> Level:
         return level_from(self._control.call("get_pool", GetPoolRequest(name=pool)).pool.level)

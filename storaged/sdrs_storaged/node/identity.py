@@ -88,15 +88,17 @@ class Identity:
         """Take an order of ``authority``, or refuse it if a later one was seen (P14, P18)."""
         with self._lock:
             seen = self._state.authority
-            if (authority.incarnation, authority.term) < (seen.incarnation, seen.term) or (
-                authority.incarnation == seen.incarnation and authority.revision < seen.revision
+            is_newer = (authority.incarnation, authority.term) > (seen.incarnation, seen.term)
+            is_older = (authority.incarnation, authority.term) < (seen.incarnation, seen.term)
+            # A new term of the same history begins where the last one ended. Within a term, orders may overtake.
+            if is_older or (
+                is_newer and authority.incarnation == seen.incarnation and authority.revision < seen.revision
             ):
                 raise StaleTermError(
                     f"node {self.node_id} has seen term {seen.term} at revision {seen.revision} of incarnation "
-                    f"{seen.incarnation}; "
-                    f"an order of term {authority.term} at revision {authority.revision} is refused"
+                    f"{seen.incarnation}; an order of term {authority.term} at revision {authority.revision} is refused"
                 )
-            if authority != seen:
+            if is_newer or authority.revision > seen.revision:
                 self._persist(replace(self._state, authority=authority))
 
     def check_epoch(self, group_id: GroupId, epoch: int) -> None:

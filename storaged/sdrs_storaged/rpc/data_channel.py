@@ -60,6 +60,8 @@ class DataChannelServer:
             # Closing alone does not wake a thread that waits in accept.
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
+            if listener.family == socket.AF_UNIX:
+                Path(listener.getsockname()).unlink(missing_ok=True)
             listener.close()
 
     def _accept(self, listener: socket.socket) -> None:

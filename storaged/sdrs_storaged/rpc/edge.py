@@ -45,8 +45,8 @@ def serve(method: Method, behavior: Any) -> Any:
         return collecting
 
     async def streaming(raw: Any, context: Any) -> AsyncIterator[Any]:
-        request = _decode_all(method, raw) if method.shape == "stream_stream" else _decode(method, raw)
         try:
+            request = _decode_all(method, raw) if method.shape == "stream_stream" else _decode(method, raw)
             async for response in behavior(request):
                 yield response
         except Exception as error:
