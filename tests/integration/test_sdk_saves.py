@@ -156,6 +156,19 @@ sdrs.connect(sys.argv[1]).checkpoints("exiting").save(1, make_state(1, 32 << 20)
         assert same(cluster.checkpoints("exiting").restore(), make_state(1, 32 * MIB))
 
 
+def test_an_exiting_interpreter_does_not_wait_for_lost_ranks_forever(shared_cluster: LocalCluster) -> None:
+    script = """
+import sys, sdrs
+from sdrs.save import commits
+commits.MAX_WAIT_MS, commits.EXIT_SECONDS = 300, 0.5
+sdrs.connect(sys.argv[1]).checkpoints("lost-ranks", attempt="run:1").save(1, {}, rank=0, world_size=2)
+"""
+    command = [sys.executable, "-c", script, shared_cluster.url]
+    ended = subprocess.run(command, check=True, timeout=30, capture_output=True, text=True)
+    assert "was not saved: the process ended before step 1" in ended.stderr
+    assert "1 of 2 ranks were in" in ended.stderr
+
+
 def test_saves_from_several_threads_share_the_staging_memory(shared_cluster: LocalCluster) -> None:
     with shared_cluster.connect(staging_bytes=8 * MIB) as cluster:
         failures: list[BaseException] = []

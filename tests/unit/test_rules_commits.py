@@ -331,6 +331,40 @@ def test_a_pool_is_not_deleted_under_a_begin_that_is_already_at_the_store() -> N
     asyncio.run(run())
 
 
+def test_no_save_begins_in_a_pool_whose_deletion_is_at_the_store() -> None:
+    async def run() -> None:
+        harness = await started()
+        await harness.create_pool("fast")
+        await harness.save(1)
+        refused: list[Exception] = []
+
+        async def begin_now(_: int) -> None:
+            harness.store.heal()
+            try:
+                await harness.begin(10, pool="fast")
+            except NotFoundError as error:
+                refused.append(error)
+
+        harness.store.before = begin_now
+        await harness.delete_pool("fast")
+        assert refused
+        assert [step for step, _, _ in await harness.states()] == [1]
+
+    asyncio.run(run())
+
+
+def test_a_pool_whose_groups_could_not_be_made_gets_them_when_its_request_is_repeated() -> None:
+    async def run() -> None:
+        harness = await started()
+        harness.store.fail(2, FullError("no room"))
+        with pytest.raises(FullError):
+            await harness.create_pool("fast")
+        await harness.create_pool("fast")
+        assert (await harness.save(10, pool="fast")).state is SaveState.COMMITTED
+
+    asyncio.run(run())
+
+
 def test_an_abort_needs_the_capability_and_loses_against_a_commit() -> None:
     async def run() -> None:
         harness = await started()

@@ -10,6 +10,7 @@ import pytest
 from sdrs_core.checkpoints import SaveState
 from sdrs_core.cluster import DEFAULT_POOL, Group
 from sdrs_core.errors import (
+    AlreadyExistsError,
     FullError,
     InvalidArgumentError,
     PermissionDeniedError,
@@ -231,6 +232,41 @@ def test_a_receipt_for_a_save_that_was_given_up_says_so() -> None:
         await harness.controller.commits.abort(begun.save.save_id, begun.capability, "the client gave up")
         with pytest.raises(SaveFailedError, match="the client gave up"):
             await harness.seal(begun)
+
+    asyncio.run(run())
+
+
+def test_a_receipt_does_not_reach_a_save_that_ends_while_it_is_being_stored() -> None:
+    async def run() -> None:
+        harness = await started()
+        begun = await harness.begin(10)
+
+        async def give_up(_: int) -> None:
+            harness.store.heal()
+            await harness.controller.commits.abort(begun.save.save_id, begun.capability, "the client gave up")
+
+        harness.store.before = give_up
+        with pytest.raises(SaveFailedError, match="the client gave up"):
+            await harness.seal(begun)
+        assert await harness.shards(begun.save) == []
+
+    asyncio.run(run())
+
+
+def test_of_two_contents_for_one_rank_at_the_same_time_one_is_refused() -> None:
+    async def run() -> None:
+        harness = await started()
+        begun = await harness.begin(10, world_size=2)
+
+        async def overtake(_: int) -> None:
+            harness.store.heal()
+            await harness.seal(begun, content="overtaking")
+
+        harness.store.before = overtake
+        with pytest.raises(AlreadyExistsError):
+            await harness.seal(begun, content="overtaken")
+        [shard] = await harness.shards(begun.save)
+        assert shard.blobs[0].hash == "overtaking"
 
     asyncio.run(run())
 

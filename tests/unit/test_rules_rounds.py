@@ -194,9 +194,9 @@ def test_a_round_pins_its_generation_under_a_new_controller_too() -> None:
         harness = await with_steps(10)
         await harness.join(world_size=2)
         await harness.start()
+        assert len(harness.controller.rounds.pinned()) == 1
         with pytest.raises(RefusedError):
             await harness.controller.catalog.delete(JOB, 10, why="test")
-        assert len(harness.controller.rounds.pinned()) == 1
 
     asyncio.run(run())
 
@@ -238,23 +238,20 @@ def test_a_round_whose_end_was_never_answered_has_ended() -> None:
 def test_a_delete_and_a_round_that_pins_the_same_generation_never_both_win() -> None:
     async def run(delete_first: bool) -> None:
         harness = await with_steps(10)
-        calls = {
-            "delete": lambda: harness.controller.catalog.delete(JOB, 10, why="test"),
-            "join": lambda: harness.join(),
-        }
-        inner, outer = ("delete", "join") if delete_first else ("join", "delete")
-        failures = []
+
+        async def call(delete: bool) -> None:
+            if delete:
+                await harness.controller.catalog.delete(JOB, 10, why="test")
+            else:
+                await harness.join()
 
         async def interrupt(_: int) -> None:
             harness.store.heal()
-            await calls[inner]()
+            await call(delete_first)
 
         harness.store.before = interrupt
-        try:
-            await calls[outer]()
-        except (UnavailableError, RefusedError, NotFoundError) as error:
-            failures.append(error)
-        assert failures
+        with pytest.raises((UnavailableError, RefusedError, NotFoundError)):
+            await call(not delete_first)
         assert bool(await harness.steps()) == (not delete_first)
 
     asyncio.run(run(True))
@@ -272,6 +269,18 @@ def test_a_round_that_nobody_has_spoken_for_in_a_day_pins_nothing_and_goes_back_
         await harness.controller.catalog.delete(JOB, 20, why="test")
         current, save = await harness.join()
         assert (current.number, save.step) == (2, 10)
+
+    asyncio.run(run())
+
+
+def test_a_rank_that_joins_late_keeps_the_pin() -> None:
+    async def run() -> None:
+        harness = await with_steps(10)
+        for rank in range(3):
+            await harness.join(rank=rank, world_size=3)
+            await harness.pass_time(20 * 3600)
+        with pytest.raises(RefusedError):
+            await harness.controller.catalog.delete(JOB, 10, why="test")
 
     asyncio.run(run())
 

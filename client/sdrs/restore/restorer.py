@@ -24,7 +24,7 @@ from sdrs_core.errors import (
     UnavailableError,
     WorldSizeMismatchError,
 )
-from sdrs_core.ids import MAX_WORLD_SIZE, JobName, check_rank, check_step, random_id
+from sdrs_core.ids import JobName, check_rank, check_step, random_id
 from sdrs_proto.convert import attempt_to, node_from, save_from, shard_from
 from sdrs_proto.limits import MAX_WAIT_MS
 from sdrs_proto.v1 import control_pb2 as messages
@@ -59,7 +59,8 @@ class Restorer:
     ) -> None:
         if rank is not None:
             # Alone, any rank's part can be read; a rank among several must be one of them.
-            check_rank(rank, MAX_WORLD_SIZE if world_size == 1 else world_size)
+            is_alone = world_size == 1 and isinstance(rank, int) and rank > 0
+            check_rank(rank, rank + 1 if is_alone else world_size)
         self._process = process
         self._control = process.control
         self._job = job
@@ -82,7 +83,7 @@ class Restorer:
             restored = self._restore_newest(read)
         if self._passed_over:
             text = f"{restored.checkpoint.title} is restored instead of newer ones: {'; '.join(self._passed_over)}"
-            warnings.warn(RestoreWarning(text), stacklevel=4)
+            warnings.warn(RestoreWarning(text), stacklevel=3)
         return restored
 
     # Alone: this only reads.

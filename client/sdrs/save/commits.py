@@ -16,8 +16,8 @@ from sdrs_proto.v1.control_pb2 import WaitSaveRequest
 
 # I10: each watched save costs a thread. A rank that is so many steps ahead of the others has lost them.
 MAX_UNCOMMITTED = 64
-# How long an exiting process still waits for other ranks.
-EXIT_SECONDS = 30.0
+# How long an exiting process still waits for other ranks, once it is seen to exit.
+EXIT_SECONDS = 10.0
 
 
 class Commits:
@@ -60,10 +60,13 @@ class Commits:
 
     def _watch(self, save_id: SaveId, followers: list[Saving]) -> Save:
         first = followers[0]
-        request = WaitSaveRequest(save_id=save_id, job=first.job, step=first.step, wait_ms=MAX_WAIT_MS)
         give_up: float | None = None
         while True:
-            save, shard_count = self._ask(request, first)
+            # The main thread is gone: the interpreter waits for this one.
+            if give_up is None and not threading.main_thread().is_alive():
+                give_up = time.monotonic() + EXIT_SECONDS
+            left_ms = MAX_WAIT_MS if give_up is None else int(1000 * (give_up - time.monotonic()))
+            save, shard_count = self._ask(save_id, first, max(0, min(MAX_WAIT_MS, left_ms)))
             if save.state is SaveState.ABORTED:
                 raise SaveFailedError(f"{first} was not committed: {save.note or 'it was aborted'}; save it again")
             if save.state is not SaveState.PENDING:
@@ -72,18 +75,15 @@ class Commits:
             with self._lock:
                 for follower in followers:
                     follower.note_ranks(shard_count, save.world_size)
-            # The main thread is gone and the interpreter waits for this one.
-            if not threading.main_thread().is_alive():
-                give_up = give_up or time.monotonic() + EXIT_SECONDS
-                if time.monotonic() > give_up:
-                    raise SaveFailedError(
-                        f"the process ended before {first} was committed: {shard_count} of {save.world_size} ranks "
-                        "were in"
-                    )
+            if left_ms <= 0:
+                raise SaveFailedError(
+                    f"the process ended before {first} was committed: {shard_count} of {save.world_size} ranks were in"
+                )
 
-    def _ask(self, request: WaitSaveRequest, saving: Saving) -> tuple[Save, int]:
+    def _ask(self, save_id: SaveId, saving: Saving, wait_ms: int) -> tuple[Save, int]:
+        request = WaitSaveRequest(save_id=save_id, job=saving.job, step=saving.step, wait_ms=wait_ms)
         try:
-            response = self._control.call("wait_save", request, wait_ms=MAX_WAIT_MS)
+            response = self._control.call("wait_save", request, wait_ms=wait_ms)
         except NotFoundError as error:
             raise SaveFailedError(f"{saving} was not committed, and is gone: save it again") from error
         except UnavailableError as error:

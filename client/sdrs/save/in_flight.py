@@ -118,8 +118,8 @@ class InFlight:
         late = wait_for(outcomes, timeout_seconds).not_done
         if late:
             raise DeadlineExceededError(
-                f"{', '.join(str(outcomes[outcome]) for outcome in late)}: not committed after {timeout_seconds} s, and "
-                "still under way in the background"
+                f"{', '.join(str(outcomes[outcome]) for outcome in late)}: not committed after {timeout_seconds} s, "
+                "and still under way in the background"
             )
 
     def _promised_level(self, pool: str) -> Level:

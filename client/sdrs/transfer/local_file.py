@@ -11,7 +11,7 @@ from sdrs.rpc.nodes import NodeCalls
 from sdrs.transfer import FragmentRange, OpenRange, Summary
 from sdrs.transfer.data_channel import SocketRange, read_ticket, summary_of
 from sdrs.transfer.sockets import open_channel
-from sdrs_core.errors import CorruptDataError, UnavailableError
+from sdrs_core.errors import CorruptDataError
 from sdrs_proto.channel import PASS_FD, PAYLOAD_OFFSET, receive_answer_with_fd
 from sdrs_proto.v1.storage_pb2 import BlobSummary
 
@@ -56,7 +56,8 @@ class FileRange:
                     raise CorruptDataError(f"the fragment's file at {self.peer} ends too early: it was cut off")
                 filled += count
         except OSError as error:
-            raise UnavailableError(f"the fragment's file at {self.peer} cannot be read: {error}") from error
+            # An open file fails to be read for one reason, its disk. The node looks itself when this is reported.
+            raise CorruptDataError(f"the fragment's file at {self.peer} cannot be read: {error}") from error
         self.position += size_bytes
 
     def close(self) -> None:
