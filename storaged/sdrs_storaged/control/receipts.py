@@ -166,8 +166,8 @@ class Receipts:
 
 def _superseded(save: Save, job: Job) -> StaleAttemptError:
     return StaleAttemptError(
-        f'attempt {save.attempt} of job "{save.job}" was superseded by attempt {job.attempt} (started by {job.owner}) '
-        f"before step {save.step} was complete",
+        f'attempt {save.attempt} of job "{save.job}" was superseded: attempt {job.attempt} took over (started by '
+        f"{job.owner}) before step {save.step} was complete",
         job=save.job,
         attempt=job.attempt,
         owner=job.owner,
