@@ -5,7 +5,8 @@ from __future__ import annotations
 MAX_MESSAGE_BYTES = 8 << 20
 MAX_PAGE_SIZE = 1000
 DEFAULT_PAGE_SIZE = 100
-MAX_BLOBS_PER_SHARD = 4096
+# A shard is one record: this many blobs fit into 1.5 MiB, with several holders each (P3).
+MAX_BLOBS_PER_SHARD = 1024
 # Blobs from this size on take the data channel.
 DATA_CHANNEL_BYTES = 1 << 20
 MAX_BLOB_BYTES = 16 << 40

@@ -35,6 +35,7 @@ def split_address(text: str) -> tuple[str, int]:
 class ControllerConfig(_Section):
     listen: str = "127.0.0.1:7070"
     collect_interval_seconds: float = Field(30, gt=0)
+    scan_interval_seconds: float = Field(600, ge=0)
     save_ttl_seconds: float = Field(600, gt=0)
     grace_seconds: float = Field(3600, ge=0)
     suspect_after_seconds: float = Field(2, gt=0)

@@ -75,7 +75,7 @@ def test_half_of_the_ranks_of_a_dead_attempt_never_join_the_next_one(local_clust
         wait_for(lambda: client.info().pending_save_count == 1, "rank 0 of the first attempt to begin")
         second = client.checkpoints(job, attempt="run:2")
         second.save(step=5, state=make_state(2), rank=1, world_size=2)
-        with pytest.raises(errors.SdrsError, match="attempt 2 took over"):
+        with pytest.raises(errors.StaleAttemptError, match="attempt 2 took over"):
             superseded.wait()
         assert second.list() == []
         second.save(step=5, state=make_state(3), rank=0, world_size=2).wait()

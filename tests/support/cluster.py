@@ -166,6 +166,7 @@ def make_cluster(
     quick = {
         "listen": f"127.0.0.1:{port}",
         "collect_interval_seconds": 0.2,
+        "scan_interval_seconds": 0,
         "grace_seconds": 3600,
         **(controller or {}),
     }

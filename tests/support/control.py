@@ -157,7 +157,9 @@ class Harness:
     clock: ManualClock = field(default_factory=ManualClock)
     node_ids: tuple[NodeId, ...] = (NODE,)
     config: ControllerConfig = field(
-        default_factory=lambda: ControllerConfig(grace_seconds=GRACE_SECONDS, save_ttl_seconds=TTL_SECONDS)
+        default_factory=lambda: ControllerConfig(
+            grace_seconds=GRACE_SECONDS, save_ttl_seconds=TTL_SECONDS, scan_interval_seconds=0
+        )
     )
     current: Controller | None = None
 

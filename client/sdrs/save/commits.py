@@ -91,6 +91,8 @@ class Commits:
                 f"{saving} is durable on its node, but whether it is committed cannot be seen: {error}; it may "
                 "still be: look with latest() once the controller is back"
             ) from error
+        except StaleAttemptError:
+            raise
         except SdrsError as error:
             raise SaveFailedError(f"{saving} may not be committed: {error}") from error
         return save_from(response.checkpoint), response.shards_registered

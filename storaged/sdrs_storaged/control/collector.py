@@ -69,6 +69,7 @@ class Collector:
         *,
         grace_seconds: float,
         interval_seconds: float,
+        scan_interval_seconds: float,
     ) -> None:
         self._records = records
         self._members = members
@@ -79,6 +80,8 @@ class Collector:
         self._clock = clock
         self._grace_ms = grace_seconds * 1000
         self._interval_seconds = interval_seconds
+        self._scan_interval_seconds = scan_interval_seconds
+        self._scanned_seconds = -scan_interval_seconds
         self._suspects: dict[NodeId, set[FragmentName]] = {}
         # Within one collection: a node that failed an order is not waited for again and again.
         self._unreachable: set[NodeId] = set()
@@ -105,9 +108,13 @@ class Collector:
         async for stored in self._records.all(keys.TRASH, Save):
             with _set_apart(stored.value):
                 await self._empty_trash(stored)
-        for node in self._members.nodes():
-            if node.state is NodeState.UP:
-                await self._scan_for_orphans(node)
+        now = self._clock.monotonic_seconds()
+        if now - self._scanned_seconds >= self._scan_interval_seconds:
+            # Looking at every fragment of every node is dear, and leftovers can wait.
+            self._scanned_seconds = now
+            for node in self._members.nodes():
+                if node.state is NodeState.UP:
+                    await self._scan_for_orphans(node)
 
     # Retention
 

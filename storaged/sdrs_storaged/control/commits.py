@@ -19,6 +19,7 @@ from sdrs_core.errors import (
     NotFoundError,
     PermissionDeniedError,
     SdrsError,
+    StaleAttemptError,
     StaleTermError,
     UnavailableError,
 )
@@ -249,8 +250,9 @@ class Commits:
     # Wait
 
     async def wait(self, save_id: SaveId, job: JobName, step: int, wait_ms: int) -> tuple[Save, int]:
-        """The save as it stands, after holding back for up to ``wait_ms`` while it is pending; and how many shards
-        are in.
+        """The save as it stands, after waiting up to ``wait_ms`` while it is pending; and how many shards are in.
+
+        StaleAttemptError if it was aborted because a newer attempt took over (P1).
         """
         pending = self._pending.get(save_id)
         if pending:
@@ -263,7 +265,24 @@ class Commits:
             except TimeoutError:
                 self.renew(pending)
         save = await self.find(save_id, job, step)
+        if save.state is SaveState.ABORTED:
+            await self.check_not_superseded(save)
         return save, len(pending.ranks) if pending else 0
+
+    async def check_not_superseded(self, save: Save) -> Stored[Job]:
+        """The record of the save's job, if its attempt is still the current one; else StaleAttemptError (P1)."""
+        job = await self._records.get(keys.job(save.job), Job)
+        if job is None:
+            raise InternalError(f'the record of job "{save.job}" is gone')
+        if job.value.attempt > save.attempt:
+            raise StaleAttemptError(
+                f'attempt {save.attempt} of job "{save.job}" was superseded: attempt {job.value.attempt} took over '
+                f"(started by {job.value.owner}) before step {save.step} was complete",
+                job=save.job,
+                attempt=job.value.attempt,
+                owner=job.value.owner,
+            )
+        return job
 
     async def find(self, save_id: SaveId, job: JobName, step: int) -> Save:
         """A save by its id, wherever it is now (P6)."""

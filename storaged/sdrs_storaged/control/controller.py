@@ -54,6 +54,7 @@ class Controller:
             clock,
             grace_seconds=config.grace_seconds,
             interval_seconds=config.collect_interval_seconds,
+            scan_interval_seconds=config.scan_interval_seconds,
         )
 
     @classmethod

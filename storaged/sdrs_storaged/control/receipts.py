@@ -6,8 +6,7 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sdrs_core.attempts import Job
-from sdrs_core.checkpoints import Save, SaveState, Shard
+from sdrs_core.checkpoints import SaveState, Shard
 from sdrs_core.errors import (
     AlreadyExistsError,
     InternalError,
@@ -15,7 +14,6 @@ from sdrs_core.errors import (
     PermissionDeniedError,
     SaveFailedError,
     SdrsError,
-    StaleAttemptError,
     StaleEpochError,
     UnavailableError,
 )
@@ -126,9 +124,7 @@ class Receipts:
 
     async def _explain_ended(self, save_id: SaveId, receipt: Receipt) -> None:
         save = await self._commits.find(save_id, receipt.job, receipt.step)
-        job = await self._records.get(keys.job(save.job), Job)
-        if job and job.value.attempt > save.attempt:
-            raise _superseded(save, job.value)
+        await self._commits.check_not_superseded(save)
         raise SaveFailedError(
             f"{save.title}: the save is {save.state} ({save.note or 'nobody renewed it'}): save again"
         )
@@ -143,13 +139,11 @@ class Receipts:
         self._commits.renew(pending)
         save = pending.stored.value
         try:
-            job = await self._records.get(keys.job(save.job), Job)
             layout = layouts.get(save.pool)
-            if job is None or layout is None:
-                raise InternalError(f'{save.title}: the record of its job or of pool "{save.pool}" is gone')
-            if job.value.attempt > save.attempt:
-                # P1: only what was sealed by all ranks before may still be finished.
-                raise _superseded(save, job.value)
+            if layout is None:
+                raise InternalError(f'{save.title}: pool "{save.pool}" is gone')
+            # P1: of a superseded attempt, only what was sealed by all ranks before may still be finished.
+            job = await self._commits.check_not_superseded(save)
             # P3: a batch of receipts is one transaction; it holds only while the save is still pending (P13).
             compare = [pending.stored.unchanged(), job.unchanged(), layout.unchanged()]
             await self._records.commit([*compare, *(Compare.absent(write.key) for write in writes)], writes)
@@ -162,13 +156,3 @@ class Receipts:
             return None
         except SdrsError as error:
             return error
-
-
-def _superseded(save: Save, job: Job) -> StaleAttemptError:
-    return StaleAttemptError(
-        f'attempt {save.attempt} of job "{save.job}" was superseded: attempt {job.attempt} took over (started by '
-        f"{job.owner}) before step {save.step} was complete",
-        job=save.job,
-        attempt=job.attempt,
-        owner=job.owner,
-    )
