@@ -8,7 +8,14 @@ import time
 from sdrs.rpc.control import Control
 from sdrs.saving import Saving
 from sdrs_core.checkpoints import Save, SaveState
-from sdrs_core.errors import NotFoundError, RefusedError, SaveFailedError, SdrsError, UnavailableError
+from sdrs_core.errors import (
+    NotFoundError,
+    RefusedError,
+    SaveFailedError,
+    SdrsError,
+    StaleAttemptError,
+    UnavailableError,
+)
 from sdrs_core.ids import SaveId
 from sdrs_proto.convert import save_from
 from sdrs_proto.limits import MAX_WAIT_MS
