@@ -2,7 +2,7 @@
 
 ::
 
-    async with await sdrs.aio.connect() as cluster:
+    async with sdrs.aio.connect() as cluster:
         checkpoints = cluster.checkpoints("llm-7b")
         saving = await checkpoints.save(step=1000, state=state)
         await saving.wait()
@@ -14,7 +14,7 @@ raises CancelledError at once; what it had begun ends in its thread, as it would
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -170,13 +170,35 @@ class Cluster(_Twin[sync_cluster.Cluster]):
             self._pool.shutdown(wait=False)
 
 
-async def connect(
-    url: str | None = None, *, timeout_seconds: float = 10.0, staging_bytes: int | None = None
-) -> Cluster:
-    pool = ThreadPoolExecutor(MAX_THREADS, "sdrs-aio")
-    try:
-        call = partial(sync_cluster.connect, url, timeout_seconds=timeout_seconds, staging_bytes=staging_bytes)
-        return Cluster(await _run(pool, call), pool)
-    except BaseException:
-        pool.shutdown(wait=False)
-        raise
+class _Connecting:
+    """What ``connect`` gives: to be awaited, or entered at once."""
+
+    def __init__(self, call: Callable[[], sync_cluster.Cluster]) -> None:
+        self._call = call
+        self._cluster: Cluster | None = None
+
+    def __await__(self) -> Generator[Any, None, Cluster]:
+        return self._connect().__await__()
+
+    async def _connect(self) -> Cluster:
+        pool = ThreadPoolExecutor(MAX_THREADS, "sdrs-aio")
+        try:
+            return Cluster(await _run(pool, self._call), pool)
+        except BaseException:
+            pool.shutdown(wait=False)
+            raise
+
+    async def __aenter__(self) -> Cluster:
+        self._cluster = await self._connect()
+        return self._cluster
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._cluster:
+            await self._cluster.__aexit__(kind, error, trace)
+
+
+def connect(url: str | None = None, *, timeout_seconds: float = 10.0, staging_bytes: int | None = None) -> _Connecting:
+    """``cluster = await connect()``, or ``async with connect() as cluster``."""
+    return _Connecting(partial(sync_cluster.connect, url, timeout_seconds=timeout_seconds, staging_bytes=staging_bytes))

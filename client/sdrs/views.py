@@ -59,11 +59,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
+    """True if every byte of the checkpoint was found and matched."""
+
     ok: bool
     checkpoint: Checkpoint
     checked_bytes: int
     checked_blobs: int
     problems: tuple[Problem, ...]
+
+    def __bool__(self) -> bool:
+        return self.ok
 
 
 def cluster_info_from(message: control_pb2.GetClusterResponse) -> ClusterInfo:

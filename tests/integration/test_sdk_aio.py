@@ -15,13 +15,14 @@ from tests.support.states import MIB, make_state, same
 
 def test_the_async_twin_saves_and_restores(shared_cluster: LocalCluster) -> None:
     async def run() -> None:
-        async with await aio.connect(shared_cluster.url) as cluster:
+        async with aio.connect(shared_cluster.url) as cluster:
             checkpoints = cluster.checkpoints("async")
             saving = await checkpoints.save(1, make_state(1, 8 * MIB))
             done = await saving.wait("L1")
             assert (done.step, saving.step, saving.done()) == (1, 1, True)
             assert same(await checkpoints.restore(), make_state(1, 8 * MIB))
             assert [checkpoint.step for checkpoint in await checkpoints.list()] == [1]
+            assert await checkpoints.verify(1)
             with pytest.raises(errors.UnsupportedError):
                 await saving.wait("L3")
             with pytest.raises(errors.NotFoundError):
