@@ -15,12 +15,14 @@ from tests.support.cluster import running_cluster
 
 JOBS, SAVES_EACH = 16, 25
 RANKS = 1000
+# Test clusters collect all the time; this is how one is run.
+AS_DEPLOYED = {"collect_interval_seconds": 30, "scan_interval_seconds": 600}
 
 
 def commits_per_second(folder: Path) -> Iterator[Result]:
     """Small checkpoints of many jobs at once, each durable and committed, against bare fsyncs one after another."""
     state = {"weights": np.ones(256), "step": 1}
-    with running_cluster(folder, node_count=2) as cluster, cluster.connect() as client:
+    with running_cluster(folder, node_count=2, controller=AS_DEPLOYED) as cluster, cluster.connect() as client:
 
         def save_all(job: int) -> None:
             ckpts = client.checkpoints(f"job-{job}")
@@ -39,7 +41,7 @@ def commits_per_second(folder: Path) -> Iterator[Result]:
 
 def ranks_1000(folder: Path) -> Iterator[Result]:
     """One checkpoint of a thousand ranks with small shards, from the first rank's save to the commit."""
-    with running_cluster(folder, node_count=3) as cluster, cluster.connect() as client:
+    with running_cluster(folder, node_count=3, controller=AS_DEPLOYED) as cluster, cluster.connect() as client:
         ckpts = client.checkpoints("wide", attempt="bench:1")
 
         def save(rank: int) -> None:

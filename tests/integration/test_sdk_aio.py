@@ -64,8 +64,11 @@ def test_ranks_in_one_loop_restore_together(shared_cluster: LocalCluster) -> Non
 
 
 def test_a_wrong_address_is_the_same_clear_error() -> None:
+    async def run() -> None:
+        await aio.connect("sdrs://127.0.0.1:1")
+
     with pytest.raises(errors.UnavailableError, match="sdrs up"):
-        asyncio.run(aio.connect("sdrs://127.0.0.1:1"))
+        asyncio.run(run())
 
 
 @pytest.mark.parametrize(

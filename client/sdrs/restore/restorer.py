@@ -180,10 +180,10 @@ class Restorer:
 
     def _report(self, report: messages.ReportRoundRequest, failure: str) -> str:
         """Tell how this rank fared, and wait for the others; empty when all have verified, else why it failed."""
-        report.request_id = random_id()
         report.failure = failure
         report.wait_ms = 0 if failure else MAX_WAIT_MS
         while True:
+            report.request_id = random_id()
             answer = self._control.call("report_round", report, wait_ms=report.wait_ms)
             if answer.outcome == messages.ROUND_OUTCOME_DONE:
                 return ""

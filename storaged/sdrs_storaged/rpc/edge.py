@@ -14,6 +14,7 @@ from sdrs_proto.limits import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from sdrs_proto.services import Method
 from sdrs_proto.status import DETAILS_KEY, code_of, to_status
 from sdrs_storaged.logs import get_log
+from sdrs_storaged.rpc.repeats import Repeats
 
 log = get_log("rpc")
 
@@ -23,12 +24,15 @@ _MAX_MESSAGE_CHARS = 2000  # errors travel in headers, which are small
 def serve(method: Method, behavior: Any) -> Any:
     """``behavior`` as gRPC calls it: it takes the request, or an iterator of them, and gives or yields the response."""
     if method.shape == "unary_unary":
+        repeats = Repeats()
 
         async def unary(raw: bytes, context: Any) -> Any:
             try:
-                # A caller that hangs up must not leave a change half done: it is carried through, bounded by its own
-                # waits.
-                return await asyncio.shield(asyncio.ensure_future(behavior(_decode(method, raw))))
+                request = _decode(method, raw)
+                if getattr(request, "request_id", ""):
+                    return await repeats.once(raw, lambda: behavior(request))
+                # Also what only looks may bring something on (a commit that failed before): it is carried through.
+                return await asyncio.shield(asyncio.ensure_future(behavior(request)))
             except Exception as error:
                 await _abort(context, method, error)
 
