@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -137,8 +137,9 @@ class DataChannelServer:
             channel.send_answer(connection, summary_of(reader))
             start = intent.offset
             end = start + intent.length if intent.length else reader.size_bytes
-            with os.fdopen(os.dup(reader.fileno()), "rb", buffering=0) as file:
-                connection.sendfile(file, reader.payload_offset + start, end - start)
+            with closing(reader.pieces(start, end)) as pieces:
+                for piece in pieces:
+                    connection.sendall(piece)
             self._blobs.count_sent(end - start)
 
     def _refuse(self, connection: socket.socket, error: SdrsError) -> None:

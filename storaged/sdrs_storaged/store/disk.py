@@ -31,6 +31,7 @@ from sdrs_storaged.store.fragment import PAGE_BYTES, FragmentKey
 from sdrs_storaged.store.inventory import FOLDER_NAMES, Inventory, file_name
 
 _FLUSH_THREADS = 2
+_READ_THREADS = 4
 _MAX_IDLE_BUFFERS = 12
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _BROKEN = {errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV}
@@ -51,6 +52,8 @@ class Disk:
         self.buffers = BufferPool(_MAX_IDLE_BUFFERS)
         # Threads here only write what they are given and wait for nobody, so any number of writers may share them.
         self.flusher = ThreadPoolExecutor(_FLUSH_THREADS, thread_name_prefix=f"flush-{identity.disk_id[:8]}")
+        # Readers wait for no writer, and writers for no reader (P21).
+        self.readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix=f"read-{identity.disk_id[:8]}")
         self.direct_io = False
         self._lock_fd = lock_fd
         self._failure = ""
@@ -159,6 +162,7 @@ class Disk:
 
     def close(self) -> None:
         self.flusher.shutdown()
+        self.readers.shutdown()
         self.inventory.close()
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
