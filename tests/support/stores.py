@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sdrs_core import checksums
-from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.ids import BlobId, ClusterId, JobName, NodeId, SaveId, random_id
 from sdrs_storaged.store.capacity import Thresholds
 from sdrs_storaged.store.disk import Disk
@@ -54,11 +53,10 @@ def put(store: FragmentStore, data: bytes, blob: FragmentOrigin | None = None, h
 
 
 def get(store: FragmentStore, stored: StoredFragment) -> bytes:
-    block = bytearray(BLOCK_BYTES)
     with store.open(stored.blob_id, stored.fragment_index) as reader:
-        parts = [bytes(block[: reader.read_block(i, block)]) for i in range(checksums.block_count(reader.size_bytes))]
         assert reader.blob_hash == stored.blob_hash
-        return b"".join(parts)
+        reader.verify()
+        return b"".join(bytes(piece) for piece in reader.pieces(0, reader.size_bytes))
 
 
 def open_disk(folder: Path, capacity_bytes: int | None = None, thresholds: Thresholds | None = None) -> Disk:

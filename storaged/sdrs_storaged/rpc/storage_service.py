@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -12,7 +13,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError
 
 from sdrs_core.checkpoints import MIRROR, Blob, Holder, Shard
-from sdrs_core.checksums import BLOCK_BYTES, table_entry
+from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.errors import InvalidArgumentError, ProtocolError, SaveFailedError
 from sdrs_core.ids import BlobId, GroupId, check_random_id
 from sdrs_proto import convert
@@ -129,12 +130,11 @@ class StorageService:
             with reader:
                 yield Frame(open=summary_of(reader).SerializeToString())
                 end = intent.offset + intent.length if intent.length else reader.size_bytes
-                buffer = bytearray(BLOCK_BYTES)
-                for index in range(intent.offset // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
-                    count = await self._run(reader.read_block, index, buffer)
-                    start = index * BLOCK_BYTES
-                    wanted = memoryview(buffer)[max(0, intent.offset - start) : min(count, end - start)]
-                    yield Frame(digest=table_entry(reader.table, index), data=bytes(wanted))
+                with closing(reader.pieces(intent.offset, end)) as pieces:
+                    while (piece := await self._run(next, pieces, None)) is not None:
+                        # A frame is made into bytes before the next one is asked for, so the piece need not be copied.
+                        for start in range(0, len(piece), BLOCK_BYTES):
+                            yield Frame(data=piece[start : start + BLOCK_BYTES])
                 self._blobs.count_sent(end - intent.offset)
         finally:
             self._reads.give()

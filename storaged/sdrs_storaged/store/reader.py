@@ -11,7 +11,7 @@ from types import TracebackType
 
 from sdrs_core import checksums
 from sdrs_core.checksums import BLOCK_BYTES
-from sdrs_core.errors import CorruptDataError, InvalidArgumentError, NotFoundError, SdrsError, UnavailableError
+from sdrs_core.errors import CorruptDataError, NotFoundError, SdrsError, UnavailableError
 from sdrs_proto.channel import PAYLOAD_OFFSET
 from sdrs_storaged.store.buffers import BUFFER_BYTES
 from sdrs_storaged.store.disk import Disk
@@ -58,17 +58,6 @@ class FragmentReader:
         flags = os.O_RDONLY | (os.O_DIRECT if self._disk.direct_io else 0)
         with self._explained("payload"):
             return os.open(f"/proc/self/fd/{self._fd}", flags)
-
-    def read_block(self, index: int, into: bytearray | memoryview) -> int:
-        """Read one block to the beginning of ``into``, checked; returns its size."""
-        start = index * BLOCK_BYTES
-        if not 0 <= start < self.size_bytes:
-            raise InvalidArgumentError(f"blob {self.key.blob_id} has no block {index}")
-        view = memoryview(into)[: min(BLOCK_BYTES, self.size_bytes - start)]
-        with self._explained(f"block {index}"):
-            self._read_fully(self._fd, view, PAYLOAD_OFFSET + start)
-        self._check_block(index, view)
-        return len(view)
 
     def pieces(self, start: int, end: int) -> Generator[memoryview, None, None]:
         """The bytes of a range in order, each piece valid until the next is asked for.
@@ -126,13 +115,6 @@ class FragmentReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _read_fully(self, fd: int, view: memoryview, offset: int) -> None:
-        while view:
-            got = os.preadv(fd, [view], offset)
-            if not got:
-                raise CorruptDataError("it ends too early")
-            view, offset = view[got:], offset + got
 
     def _check_block(self, index: int, block: memoryview) -> None:
         if checksums.digest(block) != checksums.table_entry(self.table, index):
