@@ -13,7 +13,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -47,6 +47,8 @@ from sdrs_storaged.store.capacity import Thresholds
 from sdrs_storaged.store.disk import Disk
 from sdrs_storaged.store.engine import FragmentStore
 from sdrs_storaged.version import VERSION
+
+E = TypeVar("E", bound=Exception)
 
 log = get_log("storaged")
 
@@ -261,10 +263,14 @@ def main() -> None:
         error = _first(group)
         sys.stderr.write(f"storaged: {error.message}\n")
         sys.exit(error.exit_code)
+    except* OSError as group:
+        # Of the system, not of ours: a disk that is full or gone while the daemon starts.
+        sys.stderr.write(f"storaged: {_first(group)}: check the disk, the path and its rights\n")
+        sys.exit(1)
     except* (asyncio.CancelledError, KeyboardInterrupt):
         sys.exit(130)
 
 
-def _first(group: BaseExceptionGroup[SdrsError]) -> SdrsError:
+def _first(group: BaseExceptionGroup[E]) -> E:
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error

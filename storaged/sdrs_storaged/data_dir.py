@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sdrs_core.errors import RefusedError
-from sdrs_storaged.folders import lock_folder, refuse_foreign, write_durably
+from sdrs_storaged.folders import keep_reserve, lock_folder, refuse_foreign, write_durably
 
 _MARKER = "sdrs-data.json"
 _LOCK = "sdrs-data.lock"
@@ -29,6 +29,7 @@ class DataDir:
             self._lock_fd = lock_folder(path, _LOCK)
             if not (path / _MARKER).exists():
                 write_durably(path / _MARKER, json.dumps({"format": _FORMAT}))
+            keep_reserve(path)
         except OSError as error:
             raise RefusedError(f"data_dir {path} cannot be used: {error}: check the path and its rights") from error
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from sdrs_core.errors import RefusedError
+
+_RESERVE_NAME = "sdrs-reserve"
+_RESERVE_BYTES = (65536, 16384, 4096)
 
 
 def lock_folder(folder: Path, lock_name: str) -> int:
@@ -42,8 +47,36 @@ def refuse_foreign(folder: Path, identity_name: str, harmless: set[str]) -> None
         )
 
 
+def keep_reserve(folder: Path) -> None:
+    """Hold a little space back, so that the small files of ``folder`` can still be replaced on a full disk.
+
+    Without it a node on a full disk could not persist whose orders it takes (P14), hence not delete (I7).
+    """
+    with suppress(OSError):  # on a full disk: whatever is left of it, until there is room again
+        fd = os.open(folder / _RESERVE_NAME, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            for size_bytes in _RESERVE_BYTES:
+                with suppress(OSError):
+                    os.posix_fallocate(fd, 0, size_bytes)
+                    break
+        finally:
+            os.close(fd)
+
+
 def write_durably(path: Path, text: str) -> None:
     """Replace a small file whole: temporary file, fsync, rename, fsync of the folder. Readable by its owner only."""
+    try:
+        _replace(path, text)
+    except OSError as error:
+        reserve = path.parent / _RESERVE_NAME
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not reserve.exists():
+            raise
+        reserve.unlink()
+        _replace(path, text)
+        keep_reserve(path.parent)
+
+
+def _replace(path: Path, text: str) -> None:
     new = path.with_name(path.name + ".new")
     with open(new, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(text)

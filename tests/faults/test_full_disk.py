@@ -108,3 +108,43 @@ def test_a_disk_that_fails_an_fsync_takes_no_more_writes_until_it_is_opened_agai
         armed_cluster.wait_until_up()
         ckpts.save(step=3, state=make_state(3)).wait()
         assert [checkpoint.step for checkpoint in ckpts.list()] == [3, 1]
+
+
+@needs_root
+def test_a_node_whose_whole_folder_is_full_goes_on_serving_and_deleting(tmp_path: Path) -> None:
+    """I7: not the thresholds' doing, but another program's. Its own small files are there, too."""
+    with small_file_system(tmp_path / "node-1", 64) as small:
+        settings = {"full_percent": 100, "near_full_percent": 100}
+        with (
+            running_cluster(tmp_path, node=settings, controller={"grace_seconds": 0}) as cluster,
+            cluster.connect() as client,
+        ):
+            ckpts = client.checkpoints("full")
+            for step in (1, 2):
+                ckpts.save(step=step, state=make_state(step)).wait()
+            _fill(small / "another-program")
+            with pytest.raises(errors.FullError):
+                ckpts.save(step=3, state=make_state(3)).wait()
+            assert same(ckpts.restore(step=1), make_state(1))
+            cluster.nodes[0].kill()
+            cluster.nodes[0].start()
+            cluster.controller.stop()  # a new term, which the node persists before it obeys (P14)
+            cluster.controller.start()
+            cluster.wait_until_up()
+            assert same(ckpts.restore(step=2), make_state(2))
+            ckpts.delete(1)
+            wait_for(lambda: len(cluster.fragments()) == 1, "the space to be freed")
+            wait_for(lambda: client.nodes()[0].takes_writes, "the node to tell so")
+            ckpts.save(step=3, state=make_state(3)).wait()
+            assert same(ckpts.restore(), make_state(3))
+
+
+def _fill(path: Path) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        while os.write(fd, bytes(4096)):
+            pass
+    except OSError:
+        pass
+    finally:
+        os.close(fd)

@@ -6,13 +6,21 @@ restart does not make the node forget who was deposed.
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from sdrs_core.cluster import Authority
-from sdrs_core.errors import CorruptDataError, RefusedError, StaleEpochError, StaleTermError
+from sdrs_core.errors import (
+    CorruptDataError,
+    FullError,
+    RefusedError,
+    StaleEpochError,
+    StaleTermError,
+    UnavailableError,
+)
 from sdrs_core.ids import ClusterId, GroupId, NodeId, random_id
 from sdrs_storaged.folders import write_durably
 
@@ -114,5 +122,10 @@ class Identity:
                 self._persist(replace(self._state, epochs={**self._state.epochs, group_id: epoch}))
 
     def _persist(self, state: _State) -> None:
-        write_durably(self._path, json.dumps(asdict(state)))
+        try:
+            write_durably(self._path, json.dumps(asdict(state)))
+        except OSError as error:
+            # Not known, hence not acted on.
+            kind = FullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UnavailableError
+            raise kind(f"{self._path} cannot be written ({error.strerror}): free space, check the disk") from error
         self._state = state

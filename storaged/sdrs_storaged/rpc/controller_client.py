@@ -10,7 +10,7 @@ from google.rpc.status_pb2 import Status
 
 from sdrs_core.checkpoints import SaveState
 from sdrs_core.cluster import Disk, Node
-from sdrs_core.errors import NotFoundError, SdrsError, UnavailableError
+from sdrs_core.errors import FullError, NotFoundError, SdrsError, UnavailableError
 from sdrs_core.ids import ClusterId, random_id
 from sdrs_proto import convert
 from sdrs_proto.services import CONTROL, MEMBERSHIP
@@ -115,7 +115,11 @@ class ControllerClient:
     async def _obey(self, authority: membership_pb2.Authority) -> None:
         seen = convert.authority_from(authority)
         if seen != self._identity.authority:
-            await asyncio.to_thread(self._identity.obey, seen)
+            try:
+                await asyncio.to_thread(self._identity.obey, seen)
+            except FullError as error:
+                # What was not persisted is heard again with the next beat; reads must not end because of it.
+                log.warning("authority_not_persisted", why=error.message)
 
     async def send_receipts(self, receipts: Sequence[ReceiptMessage]) -> list[SaveState | SdrsError]:
         request = membership_pb2.RegisterReceiptsRequest(
