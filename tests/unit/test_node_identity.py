@@ -11,7 +11,7 @@ from sdrs_core.errors import CorruptDataError, RefusedError, StaleEpochError, St
 from sdrs_core.ids import ClusterId, GroupId
 from sdrs_storaged.node.identity import Identity
 
-GROUP = GroupId("default.node-1")
+GROUP = GroupId("default:node-1")
 
 
 @pytest.fixture

@@ -357,3 +357,33 @@ def test_a_save_finds_no_group_where_no_node_is_up() -> None:
             await harness.begin(10)
 
     asyncio.run(run())
+
+
+def test_a_forged_capability_is_refused_alone_p5() -> None:
+    async def run() -> None:
+        harness = await started()
+        begun = await many(harness, 4)
+        receipts = [harness.receipt(one, rank=rank) for rank, one in enumerate(begun)]
+        # Receipts of strangers share a batch: what one sends must not fail the others.
+        for rank, forged in enumerate(["", "é" * 32, "0" * 64]):
+            receipts[rank] = replace(receipts[rank], capability=forged)
+        *refused, taken = await harness.register_receipts(*receipts)
+        assert [type(error) for error in refused] == [PermissionDeniedError] * 3
+        assert taken is SaveState.PENDING
+        with pytest.raises(PermissionDeniedError):
+            await harness.controller.commits.abort(begun[0].save.save_id, "é", "")
+
+    asyncio.run(run())
+
+
+def test_pools_and_nodes_with_dots_in_their_names_share_no_group() -> None:
+    async def run() -> None:
+        harness = await started(node_ids=(NodeId("c"), NodeId("b.c")))
+        await harness.create_pool("a")
+        await harness.create_pool("a.b")
+        for pool in ("a", "a.b"):
+            assert {g.primary for g in harness.controller.members.groups(pool=pool)} == {"c", "b.c"}
+        saved = await harness.save(1, pool="a", avoid=frozenset({NodeId("c")}))
+        assert saved.state is SaveState.COMMITTED
+
+    asyncio.run(run())

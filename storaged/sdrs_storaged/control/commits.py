@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +16,6 @@ from sdrs_core.checkpoints import Save, SaveState, Shard
 from sdrs_core.errors import (
     InternalError,
     NotFoundError,
-    PermissionDeniedError,
     SdrsError,
     StaleAttemptError,
     StaleTermError,
@@ -174,8 +172,7 @@ class Commits:
     # Abort
 
     async def abort(self, save_id: SaveId, capability: str, reason: str) -> None:
-        if not hmac.compare_digest(capability, self._members.capability(save_id)):
-            raise PermissionDeniedError(f"the capability does not belong to save {save_id}")
+        self._members.check_capability(save_id, capability)
         pending = self._pending.get(save_id)
         if pending:
             await self.end_aborted(pending, reason[:500] or "given up by its client")

@@ -168,6 +168,11 @@ class Members:
         """Derived, so that every rank of a save gets the same one and none has to be stored (P5)."""
         return hmac.new(self.cluster.secret.encode(), save_id.encode(), hashlib.sha256).hexdigest()
 
+    def check_capability(self, save_id: SaveId, capability: str) -> None:
+        # As bytes: text beyond ASCII cannot be compared in constant time, and would be an error of another kind.
+        if not hmac.compare_digest(capability.encode(), self.capability(save_id).encode()):
+            raise PermissionDeniedError(f"the capability does not belong to save {save_id}: begin the save again")
+
     def authenticate(self, node_id: NodeId, node_key: str) -> None:
         known = self._nodes.get(node_id)
         if known is None:
@@ -306,8 +311,9 @@ class Members:
         for start in range(0, len(node_ids), 100):
             layout = self._layouts[pool]
             raised = Layout(layout.value.number + 1)
+            # A colon is in no name: "a.b" of node "c" and "a" of node "b.c" are two groups.
             groups = [
-                Group(GroupId(f"{pool}.{node_id}"), pool, 1, (node_id,), node_id)
+                Group(GroupId(f"{pool}:{node_id}"), pool, 1, (node_id,), node_id)
                 for node_id in node_ids[start : start + 100]
             ]
             writes = [put(keys.group(pool, group.id), group) for group in groups]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -89,8 +88,7 @@ class Receipts:
     async def _check(self, node_id: NodeId, receipt: Receipt) -> SaveState | None:
         """None: to be stored. A state: it already was. Raises if the receipt must not count."""
         shard = receipt.shard
-        if not hmac.compare_digest(receipt.capability, self._members.capability(shard.save_id)):
-            raise PermissionDeniedError(f"the capability does not belong to save {shard.save_id}: begin the save again")
+        self._members.check_capability(shard.save_id, receipt.capability)
         if any(holder.node_id != node_id for blob in shard.blobs for holder in blob.holders):
             raise PermissionDeniedError(f"node {node_id} can vouch for its own fragments only (P5)")
         if any(not blob.holders for blob in shard.blobs) or not shard.blobs:

@@ -8,9 +8,12 @@ from typing import Any
 
 from sdrs_core.checkpoints import SaveState
 from sdrs_core.errors import SdrsError, UnavailableError
+from sdrs_proto.limits import MAX_MESSAGE_BYTES
 from sdrs_proto.v1 import membership_pb2
 
 MAX_BATCH = 100
+# A shard of many blobs has a large receipt, and a batch is one message.
+MAX_BATCH_BYTES = MAX_MESSAGE_BYTES // 2
 _MAX_WAITING = 10_000
 
 # The generated message is passed through unopened: this queue only counts and orders.
@@ -35,8 +38,10 @@ class ReceiptQueue:
     async def run(self) -> None:
         while True:
             batch = [await self._waiting.get()]
-            while len(batch) < MAX_BATCH and not self._waiting.empty():
+            batch_bytes = batch[0][0].ByteSize()
+            while len(batch) < MAX_BATCH and batch_bytes < MAX_BATCH_BYTES and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
+                batch_bytes += batch[-1][0].ByteSize()
             try:
                 outcomes: Sequence[Any] = await self._send([receipt for receipt, _ in batch])
             except SdrsError as error:
