@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -57,15 +58,18 @@ def tune(connection: socket.socket, timeout_seconds: float) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def receive_exactly(connection: socket.socket, into: memoryview) -> None:
-    """Fill ``into``; UnavailableError if the peer goes away or stalls."""
+def receive_exactly(connection: socket.socket, into: memoryview, within_seconds: float | None = None) -> None:
+    """Fill ``into``; UnavailableError if the peer goes away, stalls, or has not sent it all ``within_seconds``."""
     position = 0
+    deadline = None if within_seconds is None else time.monotonic() + within_seconds
     try:
         while position < len(into):
             count = connection.recv_into(into[position:])
             if count == 0:
                 raise UnavailableError("the peer closed the data channel in mid-transfer: it may have died")
             position += count
+            if deadline is not None and position < len(into) and time.monotonic() > deadline:
+                raise TimeoutError
     except TimeoutError as error:
         raise UnavailableError("the data channel stalled: the peer sent nothing in time") from error
     except OSError as error:
@@ -74,9 +78,9 @@ def receive_exactly(connection: socket.socket, into: memoryview) -> None:
         raise UnavailableError(f"the data channel broke: {error}") from error
 
 
-def receive_bytes(connection: socket.socket, count: int) -> bytes:
+def receive_bytes(connection: socket.socket, count: int, within_seconds: float | None = None) -> bytes:
     buffer = bytearray(count)
-    receive_exactly(connection, memoryview(buffer))
+    receive_exactly(connection, memoryview(buffer), within_seconds)
     return bytes(buffer)
 
 

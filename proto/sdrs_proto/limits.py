@@ -10,7 +10,7 @@ MAX_BLOBS_PER_SHARD = 1024
 # Blobs from this size on take the data channel.
 DATA_CHANNEL_BYTES = 1 << 20
 MAX_BLOB_BYTES = 16 << 40
-TICKET_SECONDS = 30
+TICKET_SECONDS = 10
 # A transfer that moves nothing for so long is over.
 STALL_SECONDS = 30
 

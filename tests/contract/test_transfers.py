@@ -15,9 +15,17 @@ from sdrs.transfer import BlobSink, BlobSource, FragmentRange
 from sdrs.transfer.data_channel import DataChannelSink, DataChannelSource
 from sdrs.transfer.grpc_stream import GrpcSink, GrpcSource
 from sdrs.transfer.local_file import LocalFileSource
+from sdrs.transfer.sockets import open_channel
 from sdrs_core.checksums import BLOCK_BYTES, blob_hash, block_count, digest, table_entry
 from sdrs_core.cluster import Node
-from sdrs_core.errors import CorruptDataError, NotFoundError, PermissionDeniedError, SaveFailedError, SdrsError
+from sdrs_core.errors import (
+    CorruptDataError,
+    NotFoundError,
+    PermissionDeniedError,
+    SaveFailedError,
+    SdrsError,
+    UnavailableError,
+)
 from sdrs_core.ids import BlobId, random_id
 from sdrs_proto import channel
 from sdrs_proto.v1.storage_pb2 import BlobSummary, OpenReadRequest, OpenWriteRequest, StoredBlob, WriteIntent
@@ -89,7 +97,7 @@ def _intent(size_bytes: int, blob_id: str = "") -> WriteIntent:
         job="contract",
         step=1,
         attempt=1,
-        group_id="default.node-1",
+        group_id="default:node-1",
         epoch=1,
     )
 
@@ -244,3 +252,23 @@ def test_a_writer_that_vanishes_leaves_nothing_and_frees_its_slot(paths: Paths) 
             connection.sendall(channel.BLOCK.pack(1000, digest(b"x" * 1000)) + b"x" * 500)
     data = b"still works"
     assert paths.sink("tcp").send(_intent(len(data)), Bytes(data), lambda _: None).result() == _hash(data)
+
+
+@pytest.mark.parametrize("name", ["file", "unix", "tcp"])
+def test_a_ticket_that_the_node_has_forgotten_is_worth_another_try(
+    paths: Paths, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart of the node between the ticket and the connection."""
+    intent = _intent(5000)
+    paths.sink("tcp").send(intent, Bytes(_data(5000)[:5000]), lambda _: None).result()
+
+    def forgotten(node: Node, ticket: str, flags: int = 0) -> socket.socket:
+        return open_channel(node, "0" * 32, flags)
+
+    monkeypatch.setattr("sdrs.transfer.data_channel.open_channel", forgotten)
+    monkeypatch.setattr("sdrs.transfer.local_file.open_channel", forgotten)
+    with pytest.raises(UnavailableError, match="ticket"):
+        _read(paths.source(name), intent.blob_id, 0, 5000)
+    if name != "file":
+        with pytest.raises(UnavailableError, match="ticket"):
+            paths.sink(name).send(_intent(5000), Bytes(_data(5000)[:5000]), lambda _: None).result()

@@ -14,7 +14,7 @@ from sdrs.save.payload import PayloadBlob, blocks
 from sdrs.transfer import FragmentRange, OpenRange, PendingWrite, Sent, Summary
 from sdrs.transfer.sockets import open_channel
 from sdrs_core.checksums import blob_hash, digest
-from sdrs_core.errors import CorruptDataError, SdrsError, UnavailableError
+from sdrs_core.errors import CorruptDataError, PermissionDeniedError, SdrsError, UnavailableError
 from sdrs_core.ids import random_id
 from sdrs_proto.channel import BLOCK, END_OF_BLOCKS, receive_answer, receive_exactly
 from sdrs_proto.limits import STALL_SECONDS
@@ -54,7 +54,9 @@ class AwaitedAnswer:
     def result(self) -> str:
         with self.connection:
             self.connection.settimeout(ANSWER_SECONDS)
-            return check_stored(receive_answer(self.connection, StoredBlob), self.hash, self.peer)
+            with ticket_renewable(self.peer):
+                stored = receive_answer(self.connection, StoredBlob)
+            return check_stored(stored, self.hash, self.peer)
 
     def abandon(self) -> None:
         self.connection.close()
@@ -122,10 +124,22 @@ def _early_answer(connection: socket.socket, peer: str) -> SdrsError:
     with suppress(OSError):
         connection.settimeout(_EXPLANATION_SECONDS)
     try:
-        receive_answer(connection, StoredBlob)
+        with ticket_renewable(peer):
+            receive_answer(connection, StoredBlob)
     except SdrsError as error:
         return error
     return UnavailableError(f"{peer} ended the transfer before all bytes were sent")
+
+
+@contextmanager
+def ticket_renewable(peer: str) -> Iterator[None]:
+    """A ticket that was fine when we got it is refused after the node was restarted, or we were stopped for a while:
+    the next try asks for another.
+    """
+    try:
+        yield
+    except PermissionDeniedError as error:
+        raise UnavailableError(f"{peer}: {error.message}") from error
 
 
 def check_stored(stored: StoredBlob, expected_hash: str, peer: str) -> str:
@@ -142,7 +156,9 @@ class DataChannelSource:
     def open(self, fragment: FragmentRange) -> OpenRange:
         connection = open_channel(self._calls.node, read_ticket(self._calls, fragment))
         try:
-            return SocketRange(connection, summary_of(receive_answer(connection, BlobSummary)))
+            with ticket_renewable(self._calls.peer):
+                answer = receive_answer(connection, BlobSummary)
+            return SocketRange(connection, summary_of(answer))
         except BaseException:
             connection.close()
             raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sdrs.memory import round_up
 from sdrs.rpc.nodes import NodeCalls
 from sdrs.transfer import FragmentRange, OpenRange, Summary
-from sdrs.transfer.data_channel import SocketRange, read_ticket, summary_of
+from sdrs.transfer.data_channel import SocketRange, read_ticket, summary_of, ticket_renewable
 from sdrs.transfer.sockets import open_channel
 from sdrs_core.errors import CorruptDataError
 from sdrs_proto.channel import PASS_FD, PAYLOAD_OFFSET, receive_answer_with_fd
@@ -23,7 +23,8 @@ class LocalFileSource:
     def open(self, fragment: FragmentRange) -> OpenRange:
         connection = open_channel(self._calls.node, read_ticket(self._calls, fragment), PASS_FD)
         try:
-            message, fd = receive_answer_with_fd(connection, BlobSummary)
+            with ticket_renewable(self._calls.peer):
+                message, fd = receive_answer_with_fd(connection, BlobSummary)
         except BaseException:
             connection.close()
             raise

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sdrs_core.errors import PermissionDeniedError, UnavailableError
@@ -35,47 +38,84 @@ Intent = WriteIntent | ReadIntent
 
 
 class Slots:
-    """A bounded number of transfers of one kind. A transfer holds its slot from its ticket to its end."""
+    """A bounded number of transfers of one kind. A transfer holds its slot from its ticket to its end.
+
+    Taken on the event loop, given back from any thread. Who waits holds no thread: those inside need them to finish.
+    """
 
     def __init__(self, name: str, count: int) -> None:
         self._name = name
         self._count = count
         self._taken = 0
         self._change = threading.Condition()
+        self._waiting: deque[asyncio.Future[bool]] = deque()
         self._closed = False
 
     @property
     def taken(self) -> int:
         return self._taken
 
-    def try_take(self) -> bool:
-        """Without waiting."""
+    async def take(self, timeout_seconds: float) -> None:
+        """In the order of coming; UnavailableError if none is free in time."""
         with self._change:
-            is_free = not self._closed and self._taken < self._count
-            self._taken += is_free
-            return is_free
+            if not self._closed and self._taken < self._count:
+                self._taken += 1
+                return
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            if self._closed:
+                self._wake_all()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                is_mine = await turn
+        except TimeoutError:
+            is_mine = self._leave_queue(turn)
+        except asyncio.CancelledError:
+            if self._leave_queue(turn):
+                self.give()
+            raise
+        if not is_mine:
+            why = "it is shutting down" if self._closed else f"all its {self._count} {self._name} slots are busy"
+            raise UnavailableError(f"the node takes no {self._name} transfer now: {why}")
 
-    def take(self, timeout_seconds: float) -> None:
-        with self._change:
-            if (
-                not self._change.wait_for(lambda: self._closed or self._taken < self._count, timeout_seconds)
-                or self._closed
-            ):
-                why = "it is shutting down" if self._closed else f"all its {self._count} {self._name} slots are busy"
-                raise UnavailableError(f"the node takes no {self._name} transfer now: {why}")
-            self._taken += 1
+    def _leave_queue(self, turn: asyncio.Future[bool]) -> bool:
+        """True if the slot was handed over all the same."""
+        turn.cancel()
+        with self._change, suppress(ValueError):
+            self._waiting.remove(turn)
+        return turn.done() and not turn.cancelled() and turn.result()
 
     def give(self) -> None:
         with self._change:
+            if self._waiting and not self._closed:
+                turn = self._waiting.popleft()
+                turn.get_loop().call_soon_threadsafe(self._hand_over, turn)
+                return
             self._taken -= 1
             self._change.notify_all()
+
+    def _hand_over(self, turn: asyncio.Future[bool]) -> None:
+        if turn.done():
+            self.give()  # it did not wait so long
+        else:
+            turn.set_result(True)
 
     def drain(self, timeout_seconds: float) -> bool:
         """Admit nobody new, wait for those inside; False if some are still there."""
         with self._change:
             self._closed = True
-            self._change.notify_all()
+            self._wake_all()
             return self._change.wait_for(lambda: self._taken == 0, timeout_seconds)
+
+    def _wake_all(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            turn.get_loop().call_soon_threadsafe(_send_away, turn)
+
+
+def _send_away(turn: asyncio.Future[bool]) -> None:
+    if not turn.done():
+        turn.set_result(False)
 
 
 class Tickets:
@@ -103,6 +143,7 @@ class Tickets:
         return found[0], found[1]
 
     def expire(self) -> None:
+        """Also called by whoever needs a slot: those of tickets that nobody used must not be lost."""
         now = self._clock()
         with self._lock:
             late = [ticket for ticket, (_, _, deadline) in self._open.items() if deadline < now]

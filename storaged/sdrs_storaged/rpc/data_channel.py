@@ -1,6 +1,8 @@
 """The data channel's server: plain sockets, a thread for each transfer, no copy that can be avoided.
 
-Slots bound the transfers; a second bound keeps strangers who connect and say nothing from piling up.
+Slots bound the transfers. Strangers, who have not shown a ticket yet, are bounded too: whoever speaks is served, and of
+those who say nothing the oldest goes when there are too many. Nobody may take longer for a block than a stall may last:
+a peer that sends or takes a byte now and then would hold its slot for ever.
 """
 
 from __future__ import annotations
@@ -8,7 +10,9 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from contextlib import closing, suppress
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -19,13 +23,15 @@ from sdrs_proto import channel
 from sdrs_proto.limits import STALL_SECONDS
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.logs import get_log
-from sdrs_storaged.node.transfers import ReadIntent, Tickets, WriteIntent
+from sdrs_storaged.node.transfers import Intent, ReadIntent, Slots, Tickets, WriteIntent
 from sdrs_storaged.rpc.blobs import BlobStore, stored_to, summary_of
 
 log = get_log("data_channel")
 
 _HELLO_SECONDS = 5.0
 _MAX_STRANGERS = 64
+_MAX_STRANGER_THREADS = 4 * _MAX_STRANGERS  # those who were shown the door need a moment to leave
+_ACCEPT_PAUSE_SECONDS = 0.1
 _MAX_SUMMARY_BYTES = 4096
 _DRAIN_SECONDS = 5.0
 
@@ -34,7 +40,9 @@ class DataChannelServer:
     def __init__(self, blobs: BlobStore, tickets: Tickets) -> None:
         self._blobs = blobs
         self._tickets = tickets
-        self._strangers = threading.BoundedSemaphore(_MAX_STRANGERS)
+        self._stranger_threads = threading.BoundedSemaphore(_MAX_STRANGER_THREADS)
+        self._strangers: dict[socket.socket, None] = {}  # oldest first
+        self._lock = threading.Lock()
         self._listeners: list[socket.socket] = []
         self._closing = False
 
@@ -70,45 +78,76 @@ class DataChannelServer:
 
     def _accept_forever(self, listener: socket.socket) -> None:
         while not self._closing:
-            self._strangers.acquire()
+            self._stranger_threads.acquire()
             try:
                 connection, _ = listener.accept()
-            except OSError as error:
-                self._strangers.release()
+                self._admit(connection)
+                threading.Thread(target=self._greet, args=(connection,), name="data-transfer", daemon=True).start()
+            except (OSError, RuntimeError) as error:
+                self._stranger_threads.release()
                 if self._closing:
                     return
+                # Out of descriptors or threads: they come back, and a loop without a pause would not help.
                 log.warning("accept_failed", why=str(error))
-                continue
-            threading.Thread(target=self._greet, args=(connection,), name="data-transfer", daemon=True).start()
+                time.sleep(_ACCEPT_PAUSE_SECONDS)
+
+    def _admit(self, stranger: socket.socket) -> None:
+        with self._lock:
+            if len(self._strangers) >= _MAX_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                with suppress(OSError):  # its thread wakes up, and closes it
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._strangers[stranger] = None
 
     def _greet(self, connection: socket.socket) -> None:
         with connection:
             try:
+                introduced = self._introduce(connection)
+            finally:
+                with self._lock:
+                    self._strangers.pop(connection, None)
+                self._stranger_threads.release()
+            if introduced:
+                intent, slots, flags = introduced
                 try:
-                    channel.tune(connection, _HELLO_SECONDS)
-                    magic, flags, ticket = channel.HELLO.unpack(channel.receive_bytes(connection, channel.HELLO.size))
-                    if magic != channel.MAGIC:
-                        raise ProtocolError("this is the data channel of SDRS; the caller speaks another protocol")
-                    intent, slots = self._tickets.redeem(ticket.decode("ascii", "replace"))
-                finally:
-                    self._strangers.release()
-                try:
-                    connection.settimeout(STALL_SECONDS)
-                    if isinstance(intent, WriteIntent):
-                        self._receive(connection, intent)
-                    else:
-                        self._send(connection, intent, pass_fd=bool(flags & channel.PASS_FD))
+                    with self._answering(connection):
+                        self._transfer(connection, intent, flags)
                 finally:
                     slots.give()
-            except SdrsError as error:
-                self._refuse(connection, error)
-            except OSError as error:
-                log.debug("peer_gone", why=str(error))
-            except Exception as error:
-                log.error("transfer_failed", exc_info=error)
-                self._refuse(
-                    connection, InternalError(f"the transfer failed by a defect of storaged ({type(error).__name__})")
-                )
+
+    def _introduce(self, connection: socket.socket) -> tuple[Intent, Slots, int] | None:
+        """What the ticket admits to; None if the caller was refused."""
+        with self._answering(connection):
+            channel.tune(connection, _HELLO_SECONDS)
+            hello = channel.receive_bytes(connection, channel.HELLO.size, _HELLO_SECONDS)
+            magic, flags, ticket = channel.HELLO.unpack(hello)
+            if magic != channel.MAGIC:
+                raise ProtocolError("this is the data channel of SDRS; the caller speaks another protocol")
+            return *self._tickets.redeem(ticket.decode("ascii", "replace")), flags
+        return None
+
+    def _transfer(self, connection: socket.socket, intent: Intent, flags: int) -> None:
+        connection.settimeout(STALL_SECONDS)
+        if isinstance(intent, WriteIntent):
+            self._receive(connection, intent)
+        else:
+            self._send(connection, intent, pass_fd=bool(flags & channel.PASS_FD))
+
+    @contextmanager
+    def _answering(self, connection: socket.socket) -> Iterator[None]:
+        """What goes wrong is told to the peer."""
+        try:
+            yield
+        except SdrsError as error:
+            self._refuse(connection, error)
+        except OSError as error:
+            log.debug("peer_gone", why=str(error))
+        except Exception as error:
+            log.error("transfer_failed", exc_info=error)
+            self._refuse(
+                connection, InternalError(f"the transfer failed by a defect of storaged ({type(error).__name__})")
+            )
 
     def _receive(self, connection: socket.socket, intent: WriteIntent) -> None:
         with self._blobs.create(intent) as writer:
@@ -118,8 +157,8 @@ class DataChannelServer:
                     break
                 if not 0 < length <= BLOCK_BYTES:
                     raise ProtocolError(f"a block of {length} bytes was announced: 1 to {BLOCK_BYTES} are allowed")
-                digest = channel.receive_bytes(connection, DIGEST_BYTES)
-                channel.receive_exactly(connection, writer.next_block()[:length])
+                digest = channel.receive_bytes(connection, DIGEST_BYTES, STALL_SECONDS)
+                channel.receive_exactly(connection, writer.next_block()[:length], STALL_SECONDS)
                 writer.commit_block(length, digest)
             summary = _read_summary(connection)
             stored = self._blobs.finish(writer, intent, summary.size_bytes, summary.hash)
@@ -139,7 +178,7 @@ class DataChannelServer:
             end = start + intent.length if intent.length else reader.size_bytes
             with closing(reader.pieces(start, end)) as pieces:
                 for piece in pieces:
-                    connection.sendall(piece)
+                    connection.sendall(piece)  # its timeout is for the whole piece, so a dripping peer is given up
             self._blobs.count_sent(end - start)
 
     def _refuse(self, connection: socket.socket, error: SdrsError) -> None:
@@ -151,7 +190,8 @@ class DataChannelServer:
             connection.shutdown(socket.SHUT_WR)
             connection.settimeout(_DRAIN_SECONDS)
             scratch = bytearray(1 << 16)
-            while connection.recv_into(scratch):
+            deadline = time.monotonic() + _DRAIN_SECONDS
+            while connection.recv_into(scratch) and time.monotonic() < deadline:
                 pass
 
 

@@ -30,11 +30,15 @@ def serve(method: Method, behavior: Any) -> Any:
             try:
                 request = _decode(method, raw)
                 if getattr(request, "request_id", ""):
-                    return await repeats.once(raw, lambda: behavior(request))
-                # Also what only looks may bring something on (a commit that failed before): it is carried through.
-                return await asyncio.shield(asyncio.ensure_future(behavior(request)))
+                    answer = await repeats.once(raw, lambda: behavior(request))
+                else:
+                    # Also what only looks may bring something on (a commit that failed before): it is carried through.
+                    answer = await asyncio.shield(asyncio.ensure_future(_answer(behavior, request)))
             except Exception as error:
-                await _abort(context, method, error)
+                answer = error
+            if isinstance(answer, Exception):
+                await _abort(context, method, answer)
+            return answer
 
         return unary
 
@@ -57,6 +61,14 @@ def serve(method: Method, behavior: Any) -> Any:
             await _abort(context, method, error)
 
     return streaming
+
+
+async def _answer(behavior: Any, request: Any) -> Any:
+    """The response, or our error: returned, since a refusal that nobody waits for any more is no defect."""
+    try:
+        return await behavior(request)
+    except SdrsError as error:
+        return error
 
 
 def _decode(method: Method, raw: bytes) -> Any:

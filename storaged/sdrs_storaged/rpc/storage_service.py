@@ -28,9 +28,11 @@ from sdrs_storaged.rpc.blobs import BlobStore, read_intent_from, stored_to, summ
 from sdrs_storaged.rpc.edge import page_size
 from sdrs_storaged.store.engine import FragmentStore, VerifyOutcome
 from sdrs_storaged.store.fragment import FragmentKey, StoredFragment
+from sdrs_storaged.store.reader import FragmentReader
 from sdrs_storaged.store.writer import FragmentWriter
 
 T = TypeVar("T")
+C = TypeVar("C", FragmentReader, FragmentWriter)
 
 _VERDICTS = {
     VerifyOutcome.OK: pb.FRAGMENT_VERDICT_OK,
@@ -69,8 +71,21 @@ class StorageService:
         return await asyncio.get_running_loop().run_in_executor(self._workers, partial(work, *args))
 
     async def _take(self, slots: Slots) -> None:
-        if not slots.try_take():
-            await self._run(slots.take, _SLOT_SECONDS)
+        self._tickets.expire()
+        await slots.take(_SLOT_SECONDS)
+
+    async def _opened(self, work: Callable[..., C], *args: object) -> C:
+        """As ``_run``; if the caller hangs up meanwhile, what comes of it is closed again."""
+        opening = asyncio.ensure_future(self._run(work, *args))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._close_late)
+            raise
+
+    def _close_late(self, opening: asyncio.Future[C]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            self._workers.submit(opening.result().__exit__, None, None, None)
 
     # Bytes
 
@@ -108,7 +123,7 @@ class StorageService:
     async def _write_stream(
         self, intent: WriteIntent, batch: list[Frame], frames: AsyncIterator[Frame]
     ) -> StoredFragment:
-        writer = await self._run(self._blobs.create, intent)
+        writer = await self._opened(self._blobs.create, intent)
         try:
             while not batch[-1].end:
                 await self._run(_append, writer, batch)
@@ -126,7 +141,7 @@ class StorageService:
         intent = read_intent_from(request)
         await self._take(self._reads)
         try:
-            reader = await self._run(self._blobs.open, intent)
+            reader = await self._opened(self._blobs.open, intent)
             with reader:
                 yield Frame(open=summary_of(reader).SerializeToString())
                 end = intent.offset + intent.length if intent.length else reader.size_bytes
@@ -200,8 +215,7 @@ class StorageService:
 
     async def list_fragments(self, request: pb.ListFragmentsRequest) -> pb.ListFragmentsResponse:
         limit = page_size(request.page_size)
-        blob_id, _, index = request.page_token.partition(".")
-        after = FragmentKey(BlobId(blob_id), int(index)) if index.isdigit() else None
+        after = _page_token(request.page_token)
         found = await self._run(self._store.list, after, limit)
         fragments = [
             pb.FragmentInfo(
@@ -222,6 +236,16 @@ class StorageService:
             check_random_id(name.blob_id, "blob id")
             await self._run(self._store.delete, BlobId(name.blob_id), name.fragment_index)
         return pb.DropFragmentsResponse(dropped=request.fragments)
+
+
+def _page_token(token: str) -> FragmentKey | None:
+    if not token:
+        return None
+    blob_id, _, index = token.partition(".")
+    # A token that is not ours would begin another listing, which looks complete (I7).
+    if not (index.isascii() and index.isdigit() and len(index) < 10):
+        raise InvalidArgumentError(f"{token[:80]!r} is not a page token of a listing of fragments")
+    return FragmentKey(BlobId(check_random_id(blob_id, "blob id")), int(index))
 
 
 async def _gather(frames: AsyncIterator[Frame]) -> list[Frame]:

@@ -1,0 +1,159 @@
+"""Clients that hang up, say nothing, drip or lie cost the node nothing lasting, and nobody waits for them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import grpc
+import pytest
+
+from sdrs import errors
+from sdrs_core.ids import random_id
+from sdrs_proto import channel
+from sdrs_proto.framing import Frame
+from sdrs_proto.limits import CHANNEL_OPTIONS
+from sdrs_proto.services import STORAGE, Stub
+from sdrs_proto.status import from_rpc_error
+from sdrs_proto.v1 import storage_pb2 as pb
+from tests.support.cluster import DaemonProcess, LocalCluster, running_cluster
+from tests.support.states import MIB, make_state, same
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A node with few slots: what is lost of them is missed soon."""
+    folder = tmp_path_factory.mktemp("hostile")
+    with running_cluster(folder, node={"write_slots": 2, "read_slots": 2}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def storage(cluster: LocalCluster) -> Iterator[Stub]:
+    with grpc.insecure_channel(cluster.nodes[0].running()["grpc"], options=CHANNEL_OPTIONS) as connection:
+        yield Stub(connection, STORAGE)
+
+
+def _intent(size_bytes: int = MIB) -> pb.WriteIntent:
+    return pb.WriteIntent(
+        save_id=random_id(),
+        blob_id=random_id(),
+        size_bytes=size_bytes,
+        job="hostile",
+        step=1,
+        attempt=1,
+        group_id="default:node-1",
+        epoch=1,
+    )
+
+
+def _connect(node: DaemonProcess, first: bytes = b"") -> socket.socket:
+    host, _, port = node.running()["data"].rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=5)
+    connection.sendall(first)
+    return connection
+
+
+def _hello(ticket: str) -> bytes:
+    return channel.HELLO.pack(channel.MAGIC, 0, ticket.encode())
+
+
+def _threads(node: DaemonProcess) -> int:
+    return len(os.listdir(f"/proc/{node.pid}/task"))
+
+
+def _temporary_files(node: DaemonProcess) -> list[str]:
+    links = [f"/proc/{node.pid}/fd/{fd}" for fd in os.listdir(f"/proc/{node.pid}/fd")]
+    return [target for link in links if os.path.islink(link) and "/tmp/" in (target := os.readlink(link))]
+
+
+def _check_serves(cluster: LocalCluster, step: int) -> None:
+    with cluster.connect() as client:
+        ckpts = client.checkpoints("hostile")
+        ckpts.save(step=step, state=make_state(step)).wait(timeout=30)
+        assert same(ckpts.restore(step=step), make_state(step))
+
+
+def test_clients_that_hang_up_while_they_wait_for_a_slot_take_none_along(cluster: LocalCluster, storage: Stub) -> None:
+    tickets = [storage.open_write(pb.OpenWriteRequest(intent=_intent()), timeout=10).ticket for _ in range(2)]
+    opening = Frame(open=_intent().SerializeToString())
+    waiting = [storage.write_blob.future(iter([opening]), timeout=0.3) for _ in range(6)]
+    for call in waiting:
+        with pytest.raises(grpc.RpcError):
+            call.result()
+    for ticket in tickets:
+        _connect(cluster.nodes[0], _hello(ticket)).close()
+    _check_serves(cluster, 1)
+
+
+def test_streams_that_break_off_at_any_moment_leave_nothing_open(cluster: LocalCluster, storage: Stub) -> None:
+    def frames() -> Iterator[Frame]:
+        yield Frame(open=_intent(64 * MIB).SerializeToString())
+        while True:
+            time.sleep(0.01)
+            yield Frame(digest=b"0" * 16, data=b"")
+
+    for number in range(60):
+        call = storage.write_blob.future(frames(), timeout=10)
+        time.sleep(number * 0.0003)  # the moment of hanging up, not a wait
+        call.cancel()
+    wait_for(lambda: not _temporary_files(cluster.nodes[0]), "the files of broken streams to be closed")
+    assert not list(cluster.nodes[0].data_dir.glob("disk-1/tmp/*"))
+    _check_serves(cluster, 2)
+
+
+def test_strangers_who_say_nothing_make_nobody_wait(cluster: LocalCluster) -> None:
+    node = cluster.nodes[0]
+    silent = [_connect(node) for _ in range(300)]
+    try:
+        assert _threads(node) < 250
+        started = time.monotonic()
+        with _connect(node, _hello("0" * 32)) as speaking:
+            with pytest.raises(errors.PermissionDeniedError):
+                channel.receive_answer(speaking, pb.StoredBlob)
+        assert time.monotonic() - started < 4, "it waited for strangers to be given up"
+        _check_serves(cluster, 3)
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def test_a_refused_caller_that_goes_on_talking_is_left(cluster: LocalCluster) -> None:
+    node = cluster.nodes[0]
+    before = _threads(node)
+    refused = [_connect(node, _hello("0" * 32)) for _ in range(120)]
+    try:
+        assert _threads(node) < before + 100
+
+        def all_left() -> bool:
+            for connection in refused:
+                with suppress(OSError):
+                    connection.send(b"x")
+            return _threads(node) < before + 10
+
+        wait_for(all_left, "the threads of refused callers to end")
+    finally:
+        for connection in refused:
+            connection.close()
+
+
+@pytest.mark.parametrize("token", ["x", "²", f"{'a' * 32}.²", f"{'a' * 32}.{'9' * 30}", "../../etc.1"])
+def test_a_page_token_that_is_not_ours_is_refused(storage: Stub, token: str) -> None:
+    with pytest.raises(grpc.RpcError) as refusal:
+        storage.list_fragments(pb.ListFragmentsRequest(page_token=token), timeout=10)
+    assert isinstance(from_rpc_error(refusal.value, "the node"), errors.InvalidArgumentError)
+
+
+def test_a_blob_announced_larger_than_the_disk_reserves_nothing(cluster: LocalCluster, storage: Stub) -> None:
+    for size_bytes in (2**44, 2**60, 2**64 - 1):
+        frames = [Frame(open=_intent(size_bytes).SerializeToString()), Frame(digest=b"0" * 16, data=b"x")]
+        with pytest.raises(grpc.RpcError) as refusal:
+            storage.write_blob(iter([*frames, Frame(end=b"")]), timeout=10)
+        refused = from_rpc_error(refusal.value, "the node")
+        assert isinstance(refused, (errors.InvalidArgumentError, errors.FullError, errors.ProtocolError)), refused
+    assert not list(cluster.nodes[0].data_dir.glob("disk-1/tmp/*"))
+    _check_serves(cluster, 4)
