@@ -135,8 +135,8 @@ def test_a_node_whose_whole_folder_is_full_goes_on_serving_and_deleting(tmp_path
             ckpts.delete(1)
             wait_for(lambda: len(cluster.fragments()) == 1, "the space to be freed")
             wait_for(lambda: client.nodes()[0].takes_writes, "the node to tell so")
-            ckpts.save(step=3, state=make_state(3)).wait()
-            assert same(ckpts.restore(), make_state(3))
+            ckpts.save(step=3, state=make_state(3, MIB)).wait()
+            assert same(ckpts.restore(), make_state(3, MIB))
 
 
 def _fill(path: Path) -> None:
