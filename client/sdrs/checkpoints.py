@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from sdrs.attempt import resolve_attempt
 from sdrs.restore.readings import export_state, read_files, read_state
 from sdrs.restore.restorer import Restorer
-from sdrs.restore.shard_reader import Report
 from sdrs.rpc.control import Control
 from sdrs.save.order import SaveOrder
 from sdrs.saving import Saving
-from sdrs.views import Verification, problem_from
+from sdrs.views import Report, Verification, problem_from
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import ContentKind, Shard
 from sdrs_core.checkpoints import Save as Checkpoint
@@ -49,18 +48,28 @@ class Checkpoints:
         self._attempt = attempt
 
     def save(
-        self, step: int, state: Any, *, rank: int = 0, world_size: int = 1, attempt: str | int | Attempt | None = None
+        self,
+        step: int,
+        state: Any,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        attempt: str | int | Attempt | None = None,
+        progress: Report | None = None,
     ) -> Saving:
         """Save ``state``: nested dicts, lists and tuples of arrays (torch, numpy) and plain values.
 
         Returns once the state is copied and may change again. One that is larger than the staging memory is sent from
         where it lies instead, and this returns once it is durable on its node. With several ranks each saves its own
         part under the same attempt; the checkpoint is committed when all are in.
+
+        ``progress(sent, total)`` is told the bytes as they go, in the thread that sends them; it starts again from 0
+        when another node has to be tried. What it raises ends the save.
         """
         from sdrs.state import encode
 
         order = self._order(step, rank, world_size, attempt, ContentKind.STATE)
-        return self._cluster.process().saves.save(self, order, encode(state))
+        return self._cluster.process().saves.save(self, order, encode(state), progress)
 
     def save_files(
         self,
@@ -70,12 +79,13 @@ class Checkpoints:
         rank: int = 0,
         world_size: int = 1,
         attempt: str | int | Attempt | None = None,
+        progress: Report | None = None,
     ) -> Saving:
         """Save the folder at ``path``; as ``save`` otherwise."""
         from sdrs.state import encode_files
 
         order = self._order(step, rank, world_size, attempt, ContentKind.FILES)
-        return self._cluster.process().saves.save(self, order, encode_files(path))
+        return self._cluster.process().saves.save(self, order, encode_files(path), progress)
 
     def restore(
         self,

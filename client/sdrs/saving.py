@@ -9,6 +9,7 @@ from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 
 from sdrs import forks
+from sdrs.views import Report
 from sdrs_core.checkpoints import Save as Checkpoint
 from sdrs_core.errors import DeadlineExceededError, RefusedError, UnsupportedError
 from sdrs_core.levels import Level, parse_level
@@ -26,12 +27,20 @@ class Progress:
 class Saving:
     """What ``save`` returns. A failure is raised by ``wait``, or else by the next ``save`` or ``close`` (I6)."""
 
-    def __init__(self, job: str, step: int, total_bytes: int, promised_level: Callable[[], Level]) -> None:
+    def __init__(
+        self,
+        job: str,
+        step: int,
+        total_bytes: int,
+        promised_level: Callable[[], Level],
+        report: Report | None = None,
+    ) -> None:
         self.job = job
         self.step = step
         self.outcome: Future[Checkpoint] = Future()
         self.outcome.set_running_or_notify_cancel()  # a save that is under way cannot be cancelled
         self._promised_level = promised_level
+        self._report = report
         self._total_bytes = total_bytes
         self._sent_bytes = 0
         self._lock = threading.Lock()
@@ -108,12 +117,16 @@ class Saving:
         self._is_seen = True
 
     def add_sent(self, size_bytes: int) -> None:
-        with self._lock:
-            self._sent_bytes += size_bytes
+        self._set_sent(lambda before: before + size_bytes)
 
     def restart(self) -> None:
-        with self._lock:
-            self._sent_bytes = 0
+        self._set_sent(lambda before: 0)
+
+    def _set_sent(self, change: Callable[[int], int]) -> None:
+        with self._lock:  # held while it is reported, so that the reports come in order
+            self._sent_bytes = change(self._sent_bytes)
+            if self._report:
+                self._report(self._sent_bytes, self._total_bytes)
 
     def note_ranks(self, in_count: int, world_size: int) -> None:
         self._ranks_in = f" ({in_count} of {world_size} ranks are in)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sdrs_core.checkpoints import Save as Checkpoint
@@ -9,6 +10,9 @@ from sdrs_core.cluster import Group, Pool
 from sdrs_core.ids import BlobId, ClusterId, JobName, NodeId
 from sdrs_proto.convert import group_from, pool_from
 from sdrs_proto.v1 import cluster_pb2, control_pb2
+
+# Told the bytes that are done and those in total, while something goes on.
+Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

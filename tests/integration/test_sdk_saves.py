@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,40 @@ def test_a_state_beyond_the_staging_memory_is_sent_from_where_it_lies(shared_clu
         state["weights"][:] = 0
         saving.wait()
         assert same(checkpoints.restore(), make_state(3, 12 * MIB))
+
+
+@pytest.mark.parametrize("staging_bytes", [MIB, 64 * MIB], ids=["sent from where it lies", "staged"])
+def test_progress_of_a_save_rises_to_all_its_bytes(
+    shared_cluster: LocalCluster, tmp_path: Path, staging_bytes: int
+) -> None:
+    (tmp_path / "weights.bin").write_bytes(bytes(12 * MIB))
+    with shared_cluster.connect(staging_bytes=staging_bytes) as cluster:
+        checkpoints = cluster.checkpoints(f"progress-{staging_bytes}")
+        for step, save in enumerate(
+            [
+                partial(checkpoints.save, state=make_state(4, 12 * MIB)),
+                partial(checkpoints.save, state={"small": 1}),
+                partial(checkpoints.save_files, path=tmp_path),
+            ]
+        ):
+            seen: list[tuple[int, int]] = []
+            done = save(step, progress=lambda sent, total, seen=seen: seen.append((sent, total))).wait()
+            assert seen == sorted(seen)
+            assert seen[-1] == (done.size_bytes, done.size_bytes)
+            assert {total for _, total in seen} == {done.size_bytes}
+            assert len(seen) > done.size_bytes // (4 * MIB)  # as it goes, not all at the end
+
+
+def test_what_the_progress_of_a_save_raises_ends_it(shared_cluster: LocalCluster) -> None:
+    def refuse(sent: int, total: int) -> None:
+        raise ZeroDivisionError
+
+    with shared_cluster.connect() as cluster:
+        checkpoints = cluster.checkpoints("progress-raises")
+        for step, state in enumerate([make_state(4, 2 * MIB), {"small": 1}]):
+            with pytest.raises(ZeroDivisionError):
+                checkpoints.save(step, state, progress=refuse).wait(timeout=30)
+        assert checkpoints.list() == []
 
 
 def test_saving_the_same_again_is_no_save_and_other_content_is_refused(shared_cluster: LocalCluster) -> None:

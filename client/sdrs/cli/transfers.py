@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +21,6 @@ from sdrs_core.checkpoints import ContentKind, Save
 
 if TYPE_CHECKING:
     from sdrs import Checkpoints
-
-_POLL_SECONDS = 0.05
 
 
 @click.command(
@@ -105,13 +102,7 @@ def push(settings: Settings, job: str, step: int, path: Path, pool: str | None) 
     with open_cluster(settings) as cluster:
         checkpoints = cluster.checkpoints(job, pool=pool)
         with byte_bar(settings, f"pushing {job} step {step}") as advance:
-            # A folder larger than the staging memory is sent before this returns: the bar then moves at the end only.
-            saving = checkpoints.save_files(step, path)
-            while not saving.done():
-                progress = saving.progress()
-                advance(progress.sent_bytes, progress.total_bytes)
-                time.sleep(_POLL_SECONDS)
-            save = saving.wait()
+            save = checkpoints.save_files(step, path, progress=advance).wait()
     if settings.is_json:
         emit_json(checkpoint_record(save))
     else:

@@ -12,7 +12,8 @@ from sdrs.attempt import resolve_attempt
 from sdrs.errors import RestoreWarning
 from sdrs.process import Process
 from sdrs.restore.readings import Read, Reading
-from sdrs.restore.shard_reader import ByteCount, Report, ShardReader
+from sdrs.restore.shard_reader import ByteCount, ShardReader
+from sdrs.views import Report
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import ContentKind, Save
 from sdrs_core.errors import (

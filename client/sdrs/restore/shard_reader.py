@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from sdrs.restore.blocks import BlockTable, spans
 from sdrs.rpc.nodes import transfer_seconds
 from sdrs.transfer import FragmentRange
 from sdrs.transfer.sockets import is_local
+from sdrs.views import Report
 from sdrs_core.checkpoints import MIRROR, Blob, Holder, Save, Shard
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.cluster import Node, NodeState
@@ -36,8 +37,6 @@ MIN_RANGE_BYTES = 64 << 20
 MAX_RANGES_PER_BLOB = 64
 # Before the holders that were out of reach are tried once more.
 PAUSES_SECONDS = (0.2, 1.0)
-
-Report = Callable[[int, int], None]
 
 _DAMAGED = (CorruptDataError, NotFoundError)
 _FAILED = (*_DAMAGED, UnavailableError, DeadlineExceededError, ProtocolError)

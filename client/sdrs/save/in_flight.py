@@ -19,6 +19,7 @@ from sdrs.save.staging import StagedPayload, Staging
 from sdrs.save.upload import Upload
 from sdrs.saving import Saving
 from sdrs.transfer.routes import Routes
+from sdrs.views import Report
 from sdrs_core.errors import DeadlineExceededError
 from sdrs_core.ids import SaveId
 from sdrs_core.levels import Level
@@ -44,11 +45,11 @@ class InFlight:
         # Under way, or failed and not seen yet, each with who asked for it; oldest first.
         self._savings: dict[Saving, object] = {}
 
-    def save(self, owner: object, order: SaveOrder, payload: Payload) -> Saving:
+    def save(self, owner: object, order: SaveOrder, payload: Payload, report: Report | None = None) -> Saving:
         """Start a save: returns when ``payload`` is copied or, if it is too large for that, durable on its node."""
         self.raise_unseen(owner)
         self._commits.check_room()
-        saving = Saving(order.job, order.step, payload.total_bytes, lambda: self._promised_level(order.pool))
+        saving = Saving(order.job, order.step, payload.total_bytes, lambda: self._promised_level(order.pool), report)
         if self._staging.holds(payload.total_bytes):
             self._save_staged(owner, order, payload, saving)
         else:
