@@ -174,11 +174,24 @@ def test_damage_and_a_lost_node_show_in_exit_codes(local_cluster: LocalCluster, 
     pulled = program.json("ckpt", "pull", "job", str(tmp_path / "back"), expect=3)
     assert pulled["step"] == 1
     assert "step 2" in pulled["passed_over"][0]
+    # A table has the short of it, what is about one checkpoint has the path.
+    line = program.run("ckpt", "list", "job").splitlines()[1]
+    assert "damaged" in line
+    assert "rank 0 is corrupt on node node-" in line
+    assert str(fragment) not in line
+    shown = program.run("ckpt", "show", "job", "2")
+    assert f"({fragment})" in shown
+    assert "state      damaged" in shown
     assert "job step 2" in program.run("ckpt", "pull", "job", "2", str(tmp_path / "bad"), expect=1)
     problems = program.json("ckpt", "verify", "job", "2", expect=1)["problems"]
     assert [problem["undecided"] for problem in problems] == [False]
+    # It was moved aside when it was found to be bad, and that is where to look.
+    assert "missing: " in problems[0]["problem"]
+    assert "quarantine" in problems[0]["problem"]
     assert [save["step"] for save in program.json("status", expect=3)["damaged"]] == [2]
-    assert "job step 2 is damaged" in program.run("status", expect=3)
+    warned = program.run("status", expect=3)
+    assert "job step 2 is damaged" in warned
+    assert "sdrs ckpt delete job 2" in warned
 
     # With its node down nobody can tell: undecided is not corrupt.
     holder = program.json("ckpt", "show", "job", "1")["shards"][0]["nodes"][0]

@@ -237,15 +237,18 @@ def test_damage_is_detected_and_quarantined_i5(store: FragmentStore, folder: Pat
     damage(path)
     with pytest.raises(CorruptDataError) as caught:
         get(store, stored)
-    for name in (stored.blob_id, stored.disk_id, str(path)):
+    for name in (stored.blob_id, str(path)):
         assert name in caught.value.message
+    assert caught.value.facts["disk_id"] == stored.disk_id
     result = store.verify(stored.blob_id, 0, stored.blob_hash)
     assert result.outcome is VerifyOutcome.CORRUPT
     assert stored.blob_id in result.detail
     assert len(os.listdir(folder / "quarantine")) == 2  # the file and its note
     assert store.list(None, 10) == []
     assert store.disks()[0].fragment_count == 0
-    assert store.verify(stored.blob_id, 0).outcome is VerifyOutcome.MISSING
+    absence = store.verify(stored.blob_id, 0)
+    assert absence.outcome is VerifyOutcome.MISSING
+    assert str(folder / "quarantine" / stored.blob_id) in absence.detail
     # Repair can put a good one in its place.
     again = put(store, data, origin(stored.blob_id))
     assert get(store, again) == data

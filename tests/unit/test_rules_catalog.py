@@ -90,7 +90,9 @@ def test_verification_marks_damage_and_lifts_the_mark() -> None:
         harness.nodes.verdicts[shard.blobs[0].id] = Verdict.CORRUPT
         progress = await verify(harness, 10)
         assert progress.checkpoint
-        assert shard.blobs[0].id in progress.checkpoint.damage
+        summary, _, rest = progress.checkpoint.damage.partition(": ")
+        assert summary == f"rank 0 is corrupt on node {NODE}"
+        assert rest.count(shard.blobs[0].id) == 1
         assert len(harness.controller.tally.damaged) == 1
         harness.nodes.verdicts.clear()
         progress = await verify(harness, 10)

@@ -72,7 +72,7 @@ def show(settings: Settings, job: str, step_given: int | None, step_named: int |
     facts = {
         "job": save.job,
         "step": str(save.step),
-        "state": save.state.value,
+        "state": _state(save),
         "level": str(save.level),
         "size": f"{format_bytes(save.size_bytes)} ({save.size_bytes} bytes)",
         "kind": save.kind.value,
@@ -171,7 +171,7 @@ def _checkpoint_listing(saves: list[Save], when_empty: str) -> Listing:
         (
             str(save.step),
             _state(save),
-            str(save.level),
+            str(save.level) if save.level else "",
             format_bytes(save.size_bytes),
             str(save.world_size),
             str(save.attempt),
@@ -189,7 +189,8 @@ def _state(save: Save) -> str:
 
 
 def _notes(save: Save) -> str:
-    return "; ".join(filter(None, ["held" if save.held else "", save.damage, save.note]))
+    summary = save.damage.partition(": ")[0]  # `show` and `status` have all of it
+    return "; ".join(filter(None, ["held" if save.held else "", summary, save.note]))
 
 
 def _shard_listing(shards: Sequence[Shard]) -> Listing:

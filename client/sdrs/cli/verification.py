@@ -70,9 +70,9 @@ def _verify_one(settings: Settings, checkpoints: Checkpoints, save: Save) -> tup
     with byte_bar(settings, f"verifying {save.title}") as advance:
         result = checkpoints.verify(save.step, progress=advance)
     for problem in result.problems:
-        kind = "undecided" if problem.undecided else "corrupt"
         where = f"rank {problem.rank}, blob {problem.blob_id} on {problem.node_id}"
-        emit_note(settings, f"{save.title}: {kind}: {where}: {problem.problem}")
+        undecided = "undecided: " if problem.undecided else ""  # otherwise the problem begins with its own verdict
+        emit_note(settings, f"{save.title}: {where}: {undecided}{problem.problem}")
     if not result.problems:
         emit_note(settings, f"{save.title}: ok, {format_bytes(result.checked_bytes)} read and compared")
     return save, result

@@ -238,7 +238,7 @@ class Upload:
             job=self._order.job,
             step=self._order.step,
             capability=self._begun.capability,
-            reason=f"its client gave up: {cause}",
+            reason=f"its client gave up: {str(cause) or type(cause).__name__}",
         )
         with suppress(SdrsError):  # then it expires
             self._control.call("abort_save", request, patience_seconds=0.0)

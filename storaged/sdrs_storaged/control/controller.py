@@ -94,5 +94,9 @@ class Controller:
                     )
                 elif disk.state is DiskState.FAILED:
                     found.append(f"disk {disk.path} of node {node.id} failed: {disk.detail}")
-        found += [f"checkpoint {save.title} is damaged: {save.damage}" for save in self.tally.damaged.values()]
+        found += [
+            f"checkpoint {save.title} is damaged: {save.damage}; restores pass it over, and "
+            f'"sdrs ckpt delete {save.job} {save.step}" gives it up'
+            for save in self.tally.damaged.values()
+        ]
         return found

@@ -133,4 +133,7 @@ def _damage_text(problems: list[Problem]) -> str:
         return ""
     first = problems[0]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"rank {first.rank} blob {first.blob_id} on node {first.node_id} is {first.text}{more}"[:1000]
+    verdict, _, detail = first.text.partition(": ")
+    blob = "" if first.blob_id in detail else f"blob {first.blob_id}: "
+    # Up to the first colon it is a summary, which tables show alone.
+    return f"rank {first.rank} is {verdict} on node {first.node_id}{more}: {blob}{detail}"[:1000]

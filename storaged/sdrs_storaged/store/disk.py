@@ -95,6 +95,10 @@ class Disk:
     def quarantine_path(self, key: FragmentKey) -> Path:
         return self.folder / "quarantine" / f"{file_name(key)}.{secrets.token_hex(8)}"
 
+    def quarantined(self, key: FragmentKey) -> Path | None:
+        """Where a damaged fragment of this name was put, if one was."""
+        return min((self.folder / "quarantine").glob(f"{file_name(key)}.*"), default=None)
+
     @property
     def failed(self) -> bool:
         return bool(self._failure)

@@ -117,7 +117,7 @@ class FragmentStore:
     ) -> Verification:
         """Read every block of every copy here; one that is damaged, or not the expected blob, is quarantined."""
         key = FragmentKey(blob_id, index)
-        result = Verification(VerifyOutcome.MISSING, f"this node has no fragment {index} of blob {blob_id}")
+        result = Verification(VerifyOutcome.MISSING, self._absence(key))
         for disk, path in self._shelf.holders(key):
             # Of the file that is about to be read: a repaired one that takes its name meanwhile is not to blame.
             with suppress(FileNotFoundError):
@@ -135,6 +135,11 @@ class FragmentStore:
                 if result.outcome is VerifyOutcome.MISSING:
                     result = Verification(VerifyOutcome.OK)
         return result
+
+    def _absence(self, key: FragmentKey) -> str:
+        words = f"this node has no fragment {key.fragment_index} of blob {key.blob_id}"
+        aside = next(filter(None, (disk.quarantined(key) for disk in self._disks)), None)
+        return f"{words} any more: it was damaged, and lies in {aside}" if aside else words
 
     def _verify_copy(
         self, disk: Disk, key: FragmentKey, expected_hash: str | None, progress: Callable[[int], None] | None

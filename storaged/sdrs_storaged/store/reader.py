@@ -140,8 +140,7 @@ class FragmentReader:
 
     def _damaged(self, part: str, what: str) -> CorruptDataError:
         return CorruptDataError(
-            f"{part} of fragment {self.key.fragment_index} of blob {self.key.blob_id} is damaged: {what} "
-            f"(disk {self._disk.disk_id}, {self.path}); another copy has to serve, and repair this one",
+            f"{part} of fragment {self.key.fragment_index} of blob {self.key.blob_id} is damaged: {what} ({self.path})",
             blob_id=self.key.blob_id,
             disk_id=self._disk.disk_id,
             path=self.path,
