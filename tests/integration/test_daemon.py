@@ -44,6 +44,14 @@ def test_it_refuses_bad_settings_exposure_and_foreign_folders_with_a_sentence(tm
     assert (tmp_path / "foreign" / "thesis.tex").read_text() == "precious"
 
 
+@pytest.mark.parametrize("package", ["grpc_health", "pydantic", "structlog"])
+def test_without_its_packages_it_says_what_to_install(package: str) -> None:
+    program = f"import sys; sys.modules[{package!r}] = None\nfrom sdrs_storaged.__main__ import main\nmain()"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert (process.returncode, process.stdout) == (1, "")
+    assert process.stderr == f"storaged: the daemon needs {package}: pip install 'sdrs[server]'\n"
+
+
 def test_a_second_daemon_on_the_same_folder_is_refused(shared_cluster: LocalCluster) -> None:
     for daemon in (shared_cluster.controller, shared_cluster.nodes[0]):
         done = _run(*daemon.settings)
