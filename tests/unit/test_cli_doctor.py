@@ -73,7 +73,9 @@ def test_a_full_disk_is_seen(used: int, verdict: Verdict, monkeypatch: pytest.Mo
     # Of 110 blocks 10 are reserved for root: they count neither as used nor as free.
     usage = shutil._ntuple_diskusage(110, used, 100 - used)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    assert machine_checks.check_disk_space(tmp_path).verdict is verdict
+    check = machine_checks.check_disk_space(tmp_path)
+    assert check.verdict is verdict
+    assert f"{100 - used} B free of 100 B ({used} % used)" in check.detail
 
 
 @pytest.mark.parametrize(

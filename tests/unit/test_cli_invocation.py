@@ -233,6 +233,33 @@ def test_completion_offers_verbs_and_stays_quiet_without_a_cluster() -> None:
     assert asked.stdout.split(",")[-1].strip() == "ckpt"
 
 
+@pytest.mark.parametrize("group", [(), ("ckpt",)], ids=["sdrs", "sdrs ckpt"])
+def test_a_group_alone_is_answered_with_its_help_and_nothing_else(group: tuple[str, ...]) -> None:
+    result = sdrs(*group)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr == sdrs(*group, "--help").stdout
+
+
+def test_a_group_alone_is_an_error_for_programs() -> None:
+    result = sdrs("-o", "json", "ckpt")
+    assert result.exit_code == 2
+    assert "a verb is missing" in json.loads(result.stderr)["error"]["message"]
+
+
+def test_levels_are_offered_as_they_are_written_and_taken_in_any_case(closed_url: str) -> None:
+    missing = sdrs("pool", "create", "fast")
+    assert missing.exit_code == 2
+    assert "Choose from: L1, L2, L3\n" in missing.stderr
+    assert "'L1', 'L2', 'L3'" in sdrs("pool", "create", "fast", "--level", "l9").stderr
+    assert sdrs("--url", closed_url, "--timeout", "0.5", "pool", "create", "fast", "--level", "l1").exit_code == 6
+
+
+def test_the_version_is_told_both_ways() -> None:
+    assert sdrs("--version").stdout == sdrs("version").stdout
+    assert sdrs("--version").stdout.startswith("sdrs ")
+
+
 # As a process of its own.
 
 PROGRAM = [sys.executable, "-m", "sdrs.cli.main"]

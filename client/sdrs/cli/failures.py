@@ -20,6 +20,9 @@ FAILED = 1
 USAGE = 2
 DEGRADED = 3
 
+# What click raises for a group alone, since 8.2; before, it printed the help itself.
+_NO_VERB: type[click.UsageError] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
 
 def report(error: BaseException, settings: Settings) -> int:
     """Tell the user what went wrong; the exit code that stands for it."""
@@ -48,10 +51,18 @@ def report(error: BaseException, settings: Settings) -> int:
 
 
 def _report_usage(error: click.UsageError, settings: Settings) -> int:
+    if isinstance(error, _NO_VERB) and error.ctx is not None:
+        if settings.is_json:
+            _tell("USAGE", f"a verb is missing: see {error.ctx.command_path} --help", {}, settings)
+        else:
+            click.echo(error.ctx.get_help(), err=True)
+        return USAGE
     hint = ""
     if error.ctx is not None and not settings.is_json:
         hint = f"\n{error.ctx.get_usage()}\nMore: {error.ctx.command_path} --help"
-    _tell("USAGE", error.format_message().rstrip(".") + hint, {}, settings)
+    # click lists choices one below the other.
+    message = " ".join(error.format_message().split()).rstrip(".")
+    _tell("USAGE", message + hint, {}, settings)
     return USAGE
 
 

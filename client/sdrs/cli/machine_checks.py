@@ -102,9 +102,10 @@ def existing_parent(directory: Path) -> Path:
 
 def check_disk_space(directory: Path) -> Check:
     usage = shutil.disk_usage(existing_parent(directory))
-    # As df does: what is reserved for root is neither.
-    percent = 100 * usage.used / (usage.used + usage.free)
-    detail = f"{format_bytes(usage.free)} free of {format_bytes(usage.total)} ({percent:.0f} % used) at {directory}"
+    # As df does: what is reserved for root is neither used nor free, and a node does not count it either.
+    usable_bytes = usage.used + usage.free
+    percent = 100 * usage.used / usable_bytes
+    detail = f"{format_bytes(usage.free)} free of {format_bytes(usable_bytes)} ({percent:.0f} % used) at {directory}"
     if percent >= FULL_PERCENT:
         return Check(
             "disk space", Verdict.FAIL, detail, "nodes refuse writes when so full: free space, or use another --dir"

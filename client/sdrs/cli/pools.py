@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +20,19 @@ from sdrs_core.levels import Level
 if TYPE_CHECKING:
     from sdrs import PoolInfo
 
-_LEVELS = click.Choice([level.name for level in Level if level is not Level.NONE], case_sensitive=False)
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice  # generic since click 8.2 only
+
+
+class _LevelChoice(_Choice):
+    """Offered as they are written everywhere; click's own way to ignore the case offers l1."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(str(value).upper(), param, ctx)
+
+
+_LEVELS = _LevelChoice([level.name for level in Level if level is not Level.NONE])
 _COUNT = click.IntRange(min=0)
 
 

@@ -52,8 +52,31 @@ sdrs ckpt pull llm-7b restored/          the newest one, verified, back as files
 """
 
 
+def _version_number() -> str:
+    from importlib import metadata  # slow to load, and needed only here
+
+    try:
+        return metadata.version("sdrs")
+    except metadata.PackageNotFoundError:
+        return "0+source"  # run from a checkout that was never installed
+
+
+def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        click.echo(f"sdrs {_version_number()}")
+        context.exit()
+
+
 @click.group(
     cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, examples=EXAMPLES
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
 )
 def root() -> None:
     """Keep the state of GPU training jobs alive: clusters, pools and checkpoints.
@@ -66,16 +89,10 @@ def root() -> None:
 @pass_settings
 def version(settings: Settings) -> None:
     """Print the version of this command line."""
-    from importlib import metadata  # slow to load, and needed only here
-
-    try:
-        number = metadata.version("sdrs")
-    except metadata.PackageNotFoundError:
-        number = "0+source"  # run from a checkout that was never installed
     if settings.is_json:
-        emit_json({"version": number, "python": sys.version.split()[0]})
+        emit_json({"version": _version_number(), "python": sys.version.split()[0]})
     else:
-        click.echo(f"sdrs {number}")
+        click.echo(f"sdrs {_version_number()}")
 
 
 for verb in (up, down, status, doctor, pool, node, ckpt, completion, version):

@@ -213,7 +213,8 @@ class Members:
         if known is None or name in self._leaving:
             names = ", ".join(sorted(self._pools)) or "none yet"
             raise NotFoundError(
-                f'pool "{name}" does not exist; known pools: {names}. Make it with: sdrs pool create {name}', pool=name
+                f'pool "{name}" does not exist; known pools: {names}. Make it with: sdrs pool create {name} --level L1',
+                pool=name,
             )
         return known.value.pool
 
