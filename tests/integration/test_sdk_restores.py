@@ -55,7 +55,7 @@ def test_what_is_not_there_is_named(shared_cluster: LocalCluster) -> None:
             checkpoints.restore(step=2)
         with pytest.raises(errors.InvalidArgumentError, match="world_size 1"):
             checkpoints.restore(rank=3)
-        with pytest.raises(errors.InvalidArgumentError, match=r"use restore$"):
+        with pytest.raises(errors.InvalidArgumentError, match="use restore, or name a step that holds files"):
             checkpoints.restore_files("unused")
 
 

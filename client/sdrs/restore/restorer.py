@@ -202,7 +202,9 @@ class Restorer:
 
     def _open(self, save: Save) -> list[ShardReader]:
         if save.kind is not self._kind:
-            raise InvalidArgumentError(f"{save.title} holds {save.kind}: use {_METHODS[save.kind]}")
+            raise InvalidArgumentError(
+                f"{save.title} holds {save.kind}: use {_METHODS[save.kind]}, or name a step that holds {self._kind}"
+            )
         ranks = range(save.world_size) if self._rank is None else [self._rank]
         responses = [self._find_shard(save, rank) for rank in ranks]
         shards = [shard_from(response.shards[0]) for response in responses]
@@ -223,7 +225,8 @@ class Restorer:
         return response
 
     def _pass_over(self, save: Save, why: str) -> None:
-        log.warning("%s cannot be restored, going back one generation: %s", save.title, why)
+        # The user is told by the RestoreWarning or the error at the end.
+        log.info("%s cannot be restored, going back one generation: %s", save.title, why)
         self._passed_over.append(f"step {save.step} ({why})")
 
 
