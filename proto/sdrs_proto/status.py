@@ -64,8 +64,10 @@ def from_rpc_error(error: Any, peer: str) -> SdrsError:
     code, details = error.code(), error.details() or ""
     kind = _WITHOUT_DETAILS.get(code, InternalError)
     if kind is UnavailableError:
+        # gRPC's own words go from the general to the cause: "...; last error: UNKNOWN: ipv4:...: Connection refused".
+        cause = details.rpartition(": ")[2].rstrip("]")
         return UnavailableError(
-            f"{peer} cannot be reached: is it running, and is the address right? ({details})", peer=peer
+            f"{peer} cannot be reached: is it running, and is the address right? ({cause})", peer=peer, details=details
         )
     if kind is DeadlineExceededError:
         return DeadlineExceededError(f"{peer} did not answer in time: it may be overloaded or stopped", peer=peer)

@@ -7,8 +7,8 @@ import pickle
 import grpc
 import pytest
 
-from sdrs_core.errors import BY_REASON, InternalError, SdrsError
-from sdrs_proto.status import code_of, from_status, to_status
+from sdrs_core.errors import BY_REASON, InternalError, SdrsError, UnavailableError
+from sdrs_proto.status import code_of, from_rpc_error, from_status, to_status
 
 
 @pytest.mark.parametrize("kind", BY_REASON.values(), ids=lambda kind: kind.__name__)
@@ -36,3 +36,19 @@ def test_reasons_are_unique_and_a_foreign_status_is_an_internal_error() -> None:
     foreign = to_status(SdrsError("x"))
     del foreign.details[:]
     assert type(from_status(foreign)) is InternalError
+
+
+@pytest.mark.parametrize(
+    ("target", "cause"),
+    [("ipv4:127.0.0.1:1", "(Connection refused)"), ("dns:///nowhere.invalid:1", "not found)")],
+)
+def test_of_a_peer_out_of_reach_the_cause_is_told_and_not_the_way_to_it(target: str, cause: str) -> None:
+    with grpc.insecure_channel(target) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/x/y")(b"", timeout=30)
+    error = from_rpc_error(caught.value, "node n")
+    assert isinstance(error, UnavailableError)
+    assert error.message.endswith(cause)
+    assert error.message.startswith("node n cannot be reached: is it running, and is the address right? (")
+    assert len(error.message) < 120
+    assert error.facts["details"] == caught.value.details()

@@ -80,7 +80,8 @@ def create(
 ) -> None:
     """Create a pool.
 
-    Whatever the policy says, the newest good checkpoint of a job and those on hold are never deleted.
+    Whatever the policy says, the newest good checkpoint of a job and those on hold are never deleted. The controller
+    applies it every half minute (its collect_interval_seconds), not at once.
     """
     with open_cluster(settings) as cluster:
         made = cluster.create_pool(
@@ -144,7 +145,10 @@ def show(settings: Settings, name: str) -> None:
 def set_policy(
     settings: Settings, name: str, level: str | None, keep_last: int | None, keep_every: int | None, max_age: int | None
 ) -> None:
-    """Change a pool's policy; what is not named stays as it is."""
+    """Change a pool's policy; what is not named stays as it is.
+
+    The controller applies it every half minute (its collect_interval_seconds), not at once.
+    """
     if all(value is None for value in (level, keep_last, keep_every, max_age)):
         raise click.UsageError("nothing to change: name at least one of --level, --keep-last, --keep-every, --max-age")
     with open_cluster(settings) as cluster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from sdrs.cli.amounts import format_bytes
 from sdrs.cli.output import make_console
 from sdrs.cli.settings import Settings
 
@@ -17,13 +18,21 @@ def byte_bar(settings: Settings, title: str) -> Iterator[Advance]:
     if not settings.shows_progress:
         yield lambda done_bytes, total_bytes: None
         return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class SpeedColumn(ProgressColumn):
+        """In the units of the amount beside it; rich's own counts in MB."""
+
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(f"{format_bytes(speed)}/s" if speed else "", style="progress.data.speed")
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
+        SpeedColumn(),
         TimeRemainingColumn(),
     )
     # Transient: once done, the answer itself says all that matters.
