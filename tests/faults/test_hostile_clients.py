@@ -68,7 +68,7 @@ def _threads(node: DaemonProcess) -> int:
 
 def _temporary_files(node: DaemonProcess) -> list[str]:
     links = [f"/proc/{node.pid}/fd/{fd}" for fd in os.listdir(f"/proc/{node.pid}/fd")]
-    return [target for link in links if os.path.islink(link) and "/tmp/" in (target := os.readlink(link))]
+    return [target for link in links if os.path.islink(link) and "/disk-1/tmp/" in (target := os.readlink(link))]
 
 
 def _check_serves(cluster: LocalCluster, step: int) -> None:
@@ -111,11 +111,10 @@ def test_strangers_who_say_nothing_make_nobody_wait(cluster: LocalCluster) -> No
     silent = [_connect(node) for _ in range(300)]
     try:
         assert _threads(node) < 250
-        started = time.monotonic()
         with _connect(node, _hello("0" * 32)) as speaking:
+            speaking.settimeout(4)  # less than a stranger may be silent: who speaks does not wait for them
             with pytest.raises(errors.PermissionDeniedError):
                 channel.receive_answer(speaking, pb.StoredBlob)
-        assert time.monotonic() - started < 4, "it waited for strangers to be given up"
         _check_serves(cluster, 3)
     finally:
         for connection in silent:

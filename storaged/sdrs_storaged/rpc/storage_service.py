@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import replace
@@ -83,6 +83,15 @@ class StorageService:
             opening.add_done_callback(self._close_late)
             raise
 
+    async def _next_piece(self, pieces: Iterator[memoryview]) -> memoryview | None:
+        """As ``_run``; if the caller hangs up, the worker is waited for: nobody can close what it is still reading."""
+        reading = asyncio.ensure_future(self._run(next, pieces, None))
+        try:
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            await asyncio.wait([reading])
+            raise
+
     def _close_late(self, opening: asyncio.Future[C]) -> None:
         if not opening.cancelled() and opening.exception() is None:
             self._workers.submit(opening.result().__exit__, None, None, None)
@@ -146,7 +155,7 @@ class StorageService:
                 yield Frame(open=summary_of(reader).SerializeToString())
                 end = intent.offset + intent.length if intent.length else reader.size_bytes
                 with closing(reader.pieces(intent.offset, end)) as pieces:
-                    while (piece := await self._run(next, pieces, None)) is not None:
+                    while (piece := await self._next_piece(pieces)) is not None:
                         # A frame is made into bytes before the next one is asked for, so the piece need not be copied.
                         for start in range(0, len(piece), BLOCK_BYTES):
                             yield Frame(data=piece[start : start + BLOCK_BYTES])
