@@ -26,8 +26,8 @@ def resolve_attempt(given: str | int | Attempt | None, job: str, world_size: int
     if world_size > 1:
         raise AttemptRequiredError(
             f'job "{job}" runs with world_size {world_size}, and nobody says which attempt this is: start it with '
-            "torchrun or Slurm, set SDRS_ATTEMPT to the same value for all ranks and a new one at each start, or pass "
-            "attempt="
+            "torchrun (on several hosts with a new --rdzv-id at each start) or Slurm, set SDRS_ATTEMPT to the same "
+            "value for all ranks and a new one at each start, or pass attempt="
         )
     return Attempt(_own_run(job), 0, owner)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from sdrs_core.errors import InvalidArgumentError, StaleAttemptError
 from sdrs_core.ids import JobName
 
 _MAX_COUNT_DIGITS = 18  # fits 64 bits
+_UNNAMED_RUN = "none"  # torchrun's word for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def attempt_from_environment(environment: Mapping[str, str], owner: str) -> Atte
     given = environment.get("SDRS_ATTEMPT", "")
     if given:
         return parse_attempt(given, owner)
-    run = environment.get("TORCHELASTIC_RUN_ID", "")
+    run = _torchrun(environment)
     slurm_job, slurm_restarts = environment.get("SLURM_JOB_ID", ""), _count(environment, "SLURM_RESTART_COUNT")
     if run:
         # A requeued Slurm job starts torchrun's count again from 0, perhaps under the same run id.
@@ -60,6 +62,22 @@ def attempt_from_environment(environment: Mapping[str, str], owner: str) -> Atte
     if slurm_job:
         return Attempt(f"slurm:{slurm_job}", slurm_restarts, owner)
     return None
+
+
+def _torchrun(environment: Mapping[str, str]) -> str:
+    """What tells one start of torchrun from the next; "" if nothing does.
+
+    Without --rdzv-id each start is called "none". Then the folder that it makes for its own files is told apart: all
+    ranks of a host share it, so it speaks for a start on one host only. Slurm's job speaks for a start on many.
+    """
+    run = environment.get("TORCHELASTIC_RUN_ID", "")
+    if run != _UNNAMED_RUN or environment.get("SLURM_JOB_ID"):
+        return run
+    # .../none_x7k2p9qd/attempt_0/<local rank>/error.json
+    files = PurePath(environment.get("TORCHELASTIC_ERROR_FILE", "")).parts
+    world_size = environment.get("WORLD_SIZE", "")
+    is_one_host = world_size != "" and world_size == environment.get("LOCAL_WORLD_SIZE")
+    return files[-4] if is_one_host and len(files) > 4 and files[-4].startswith(f"{_UNNAMED_RUN}_") else ""
 
 
 def _count(environment: Mapping[str, str], name: str) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +14,7 @@ import pytest
 
 import sdrs
 from sdrs import errors
-from tests.support.cluster import LocalCluster, flip_bit
+from tests.support.cluster import LocalCluster, flip_bit, free_port
 from tests.support.states import MIB, make_state, same
 
 RANKS = range(3)
@@ -134,3 +137,18 @@ def test_another_number_of_ranks_is_refused_instead_of_restoring_a_part(shared_c
 
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(restore, range(2)))
+
+
+def test_each_start_of_torchrun_is_an_attempt_of_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "tell.py"
+    script.write_text("from sdrs.attempt import resolve_attempt as a\nprint(a(None, 'job', 2).run, flush=True)\n")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    environment = {key: value for key, value in os.environ.items() if key != "SDRS_ATTEMPT" and "SLURM" not in key}
+    starts = []
+    for _ in range(2):
+        ran = subprocess.run([*launcher, script], env=environment, capture_output=True, text=True, timeout=100)
+        assert ran.returncode == 0, ran.stderr
+        first, second = ran.stdout.split()
+        assert first == second
+        starts.append(first)
+    assert starts[0] != starts[1]

@@ -11,6 +11,14 @@ from sdrs_core.errors import InvalidArgumentError, StaleAttemptError
 from sdrs_core.ids import JobName
 
 JOB = Job(JobName("llm-7b"))
+# What torchrun sets when it is started without --rdzv-id.
+UNNAMED = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "1",
+    "TORCHELASTIC_ERROR_FILE": "/tmp/torchelastic_dgo_16k5/none_x7k2p9qd/attempt_1/0/error.json",
+    "WORLD_SIZE": "2",
+    "LOCAL_WORLD_SIZE": "2",
+}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +58,10 @@ def test_any_text_names_an_attempt(text: str) -> None:
             {"TORCHELASTIC_RUN_ID": "r", "SLURM_JOB_ID": "9", "SLURM_RESTART_COUNT": "1"},
             Attempt("slurm:9:1:torchrun:r", 0, "me"),
         ),
+        (UNNAMED, Attempt("torchrun:none_x7k2p9qd", 1, "me")),
+        (UNNAMED | {"WORLD_SIZE": "4"}, None),  # on two hosts, whose folders differ
+        (UNNAMED | {"TORCHELASTIC_ERROR_FILE": ""}, None),
+        (UNNAMED | {"WORLD_SIZE": "4", "SLURM_JOB_ID": "9"}, Attempt("slurm:9:0:torchrun:none", 1, "me")),
     ],
 )
 def test_the_launcher_names_the_attempt(environment: dict[str, str], expected: Attempt | None) -> None:
