@@ -28,7 +28,9 @@ CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # Two connections to one address must not share a broken subchannel's backoff across processes' restarts.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # In spite of its name: how long one attempt to connect may take. A peer that is merely busy must get through it;
+    # one that refuses is tried again after the backoff all the same.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Loopback and cluster addresses never go through a web proxy.
     ("grpc.enable_http_proxy", 0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -87,6 +88,17 @@ def test_the_controller_may_restart_during_a_save(local_cluster: LocalCluster) -
         other = checkpoints.save(1, make_state(1), rank=1, world_size=2)
         local_cluster.controller.start()
         assert waiting.wait(timeout=30).save_id == other.wait(timeout=30).save_id
+
+
+def test_a_controller_that_is_busy_for_a_moment_is_waited_for(local_cluster: LocalCluster) -> None:
+    local_cluster.controller.freeze()
+    thaw = threading.Timer(0.5, local_cluster.controller.thaw)
+    thaw.start()
+    try:
+        with local_cluster.connect() as cluster:
+            assert cluster.info().controller_pid == local_cluster.controller.pid
+    finally:
+        thaw.join()
 
 
 def test_what_is_durable_is_not_sent_again(
