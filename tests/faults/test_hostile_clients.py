@@ -156,3 +156,11 @@ def test_a_blob_announced_larger_than_the_disk_reserves_nothing(cluster: LocalCl
         assert isinstance(refused, (errors.InvalidArgumentError, errors.FullError, errors.ProtocolError)), refused
     assert not list(cluster.nodes[0].data_dir.glob("disk-1/tmp/*"))
     _check_serves(cluster, 4)
+
+
+def test_an_epoch_that_a_client_made_up_does_not_close_the_group(cluster: LocalCluster, storage: Stub) -> None:
+    intent = _intent()
+    intent.epoch = 2**60
+    ticket = storage.open_write(pb.OpenWriteRequest(intent=intent), timeout=10).ticket
+    _connect(cluster.nodes[0], _hello(ticket)).close()
+    _check_serves(cluster, 5)

@@ -278,6 +278,8 @@ def test_a_sound_fragment_that_is_not_the_recorded_blob_is_corrupt(store: Fragme
     result = store.verify(stored.blob_id, 0, hash_of(b"two"))
     assert result.outcome is VerifyOutcome.CORRUPT
     assert "on record" in result.detail
+    # I7: whoever asked may be the one who is wrong.
+    assert get(store, stored) == b"one"
 
 
 def test_a_new_copy_of_a_blob_replaces_one_with_a_damaged_footer(store: FragmentStore, folder: Path) -> None:

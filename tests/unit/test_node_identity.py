@@ -64,8 +64,16 @@ def test_orders_of_one_term_may_overtake_each_other(path: Path) -> None:
 
 
 def test_a_lower_epoch_is_refused_also_after_a_restart(path: Path) -> None:
-    Identity.open(path, "n1").check_epoch(GROUP, 7)
+    Identity.open(path, "n1").learn_epoch(GROUP, 7)
     again = Identity.open(path, "n1")
     again.check_epoch(GROUP, 7)
     with pytest.raises(StaleEpochError):
         again.check_epoch(GROUP, 6)
+
+
+def test_an_epoch_that_a_client_made_up_binds_nobody(path: Path) -> None:
+    identity = Identity.open(path, "n1")
+    identity.learn_epoch(GROUP, 7)
+    identity.check_epoch(GROUP, 2**60)
+    identity.check_epoch(GROUP, 7)
+    Identity.open(path, "n1").check_epoch(GROUP, 7)

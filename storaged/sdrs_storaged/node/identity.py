@@ -110,15 +110,22 @@ class Identity:
                 self._persist(replace(self._state, authority=authority))
 
     def check_epoch(self, group_id: GroupId, epoch: int) -> None:
+        """Refuse an epoch that is over. A higher one is a client's word, and binds nobody yet."""
+        seen = self._state.epochs.get(group_id, 0)
+        if epoch < seen:
+            raise StaleEpochError(
+                f"group {group_id} is at epoch {seen}, not {epoch}: begin the save again",
+                group=group_id,
+                epoch=seen,
+            )
+
+    def learn_epoch(self, group_id: GroupId, epoch: int) -> None:
+        """The controller took a receipt of this epoch: from here on lower ones are refused, also after a restart (I3).
+
+        Learnt from no one else: a client that made up a high one would close the group for all others.
+        """
         with self._lock:
-            seen = self._state.epochs.get(group_id, 0)
-            if epoch < seen:
-                raise StaleEpochError(
-                    f"group {group_id} is at epoch {seen}, not {epoch}: begin the save again",
-                    group=group_id,
-                    epoch=seen,
-                )
-            if epoch > seen:
+            if epoch > self._state.epochs.get(group_id, 0):
                 self._persist(replace(self._state, epochs={**self._state.epochs, group_id: epoch}))
 
     def _persist(self, state: _State) -> None:

@@ -180,7 +180,9 @@ class StorageService:
             epoch=request.epoch,
             shard=convert.shard_to(held),
         )
-        return pb.SealShardResponse(state=convert.save_state_to(await self._receipts.register(receipt)))
+        state = await self._receipts.register(receipt)
+        await self._run(self._identity.learn_epoch, GroupId(request.group_id), request.epoch)
+        return pb.SealShardResponse(state=convert.save_state_to(state))
 
     def _with_holders(self, shard: Shard) -> Shard:
         """I1, P5: the node vouches for what it finds durable on its own disks, not for what a client names."""

@@ -115,7 +115,11 @@ class FragmentStore:
         expected_hash: str | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Verification:
-        """Read every block of every copy here; one that is damaged, or not the expected blob, is quarantined."""
+        """Read every block of every copy here; one that is damaged is quarantined.
+
+        One that is sound but not the expected blob is told, and stays: either it or who expects another is wrong, and
+        nothing is taken away on doubt (I7).
+        """
         key = FragmentKey(blob_id, index)
         result = Verification(VerifyOutcome.MISSING, self._absence(key))
         for disk, path in self._shelf.holders(key):
@@ -123,7 +127,7 @@ class FragmentStore:
             with suppress(FileNotFoundError):
                 inode = path.stat().st_ino
                 try:
-                    self._verify_copy(disk, key, expected_hash, progress)
+                    found = self._verify_copy(disk, key, expected_hash, progress)
                 except NotFoundError:
                     continue
                 except CorruptDataError as error:
@@ -132,8 +136,8 @@ class FragmentStore:
                     with suppress(SdrsError):
                         self._shelf.quarantine(disk, key, error.message, inode)
                     continue
-                if result.outcome is VerifyOutcome.MISSING:
-                    result = Verification(VerifyOutcome.OK)
+                if result.outcome is VerifyOutcome.MISSING or found.outcome is not VerifyOutcome.OK:
+                    result = found
         return result
 
     def _absence(self, key: FragmentKey) -> str:
@@ -143,15 +147,16 @@ class FragmentStore:
 
     def _verify_copy(
         self, disk: Disk, key: FragmentKey, expected_hash: str | None, progress: Callable[[int], None] | None
-    ) -> None:
+    ) -> Verification:
         with FragmentReader(disk, key) as reader:
-            if expected_hash is not None and reader.blob_hash != expected_hash:
-                raise CorruptDataError(
-                    f"{reader.path} is sound, but has hash {reader.blob_hash} where {expected_hash} is on record for "
-                    f"blob {key.blob_id}",
-                    blob_id=key.blob_id,
-                )
             reader.verify(progress)
+            if expected_hash is None or reader.blob_hash == expected_hash:
+                return Verification(VerifyOutcome.OK)
+            return Verification(
+                VerifyOutcome.CORRUPT,
+                f"{reader.path} is sound, but has hash {reader.blob_hash} where {expected_hash} is on record for blob "
+                f"{key.blob_id}",
+            )
 
     def list(self, after: FragmentKey | None, limit: int) -> list[StoredFragment]:
         """The next durable fragments in the order of their keys; at the end an empty list.
