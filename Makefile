@@ -36,7 +36,7 @@ bench: .venv/.dev ## benchmarks, as a table and benchmarks/results/latest.json; 
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 soak: .venv/.dev ## the tests that run long on purpose; ARGS as for test
-	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
+	$(BIN)/python -m pytest -m soak --timeout=0 -o faulthandler_timeout=0 $(ARGS)
 
 proto: .venv-proto/.ready ## proto/sdrs_proto/v1/*.proto -> *_pb2.py, *_pb2.pyi
 	.ci/proto
