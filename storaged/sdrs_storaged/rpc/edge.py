@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from sdrs_core.errors import InternalError, ProtocolError, SdrsError
-from sdrs_proto.limits import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from sdrs_core.errors import InternalError, ProtocolError, SdrsError, UnavailableError
+from sdrs_proto.limits import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, STALL_SECONDS
 from sdrs_proto.services import Method
 from sdrs_proto.status import DETAILS_KEY, code_of, to_status
 from sdrs_storaged.logs import get_log
@@ -52,15 +53,25 @@ def serve(method: Method, behavior: Any) -> Any:
 
         return collecting
 
-    async def streaming(raw: Any, context: Any) -> AsyncIterator[Any]:
+    async def streaming(raw: Any, context: Any) -> None:
         try:
             request = _decode_all(method, raw) if method.shape == "stream_stream" else _decode(method, raw)
-            async for response in behavior(request):
-                yield response
+            async with aclosing(behavior(request)) as responses:
+                async for response in responses:
+                    await _write(context, response)
         except Exception as error:
             await _abort(context, method, error)
 
     return streaming
+
+
+async def _write(context: Any, response: Any) -> None:
+    """A caller that takes nothing any more must not hold for ever what the call holds."""
+    try:
+        async with asyncio.timeout(STALL_SECONDS):
+            await context.write(response)
+    except TimeoutError:
+        raise UnavailableError(f"the caller took nothing for {STALL_SECONDS} s: the stream stalled") from None
 
 
 async def _answer(behavior: Any, request: Any) -> Any:
