@@ -27,10 +27,10 @@ def block_count(size_bytes: int) -> int:
     return -(-size_bytes // BLOCK_BYTES)
 
 
-def block_spans(size_bytes: int) -> Iterator[tuple[int, int]]:
-    """(start, end) of each block of a blob."""
-    for start in range(0, size_bytes, BLOCK_BYTES):
-        yield start, min(start + BLOCK_BYTES, size_bytes)
+def block_spans(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of each block from ``start``, where one starts, to ``end``."""
+    for position in range(start, end, BLOCK_BYTES):
+        yield position, min(position + BLOCK_BYTES, end)
 
 
 def blob_hash(size_bytes: int, table: Buffer) -> str:

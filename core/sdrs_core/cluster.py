@@ -33,10 +33,6 @@ class Disk:
     fragment_count: int
     detail: str = ""
 
-    @property
-    def free_bytes(self) -> int:
-        return max(0, self.capacity_bytes - self.used_bytes)
-
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
@@ -64,10 +60,6 @@ class Node:
     state: NodeState = NodeState.DOWN
     disks: tuple[Disk, ...] = ()
     last_seen_unix_ms: int = 0
-
-    @property
-    def free_bytes(self) -> int:
-        return sum(disk.free_bytes for disk in self.disks if disk.state.takes_writes)
 
     @property
     def takes_writes(self) -> bool:

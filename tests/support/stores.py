@@ -38,7 +38,7 @@ def payload(size_bytes: int, seed: int = 0) -> bytes:
 
 
 def table_of(data: bytes) -> bytes:
-    return b"".join(checksums.digest(data[start:end]) for start, end in checksums.block_spans(len(data)))
+    return b"".join(checksums.digest(data[start:end]) for start, end in checksums.block_spans(0, len(data)))
 
 
 def hash_of(data: bytes) -> str:
@@ -47,7 +47,7 @@ def hash_of(data: bytes) -> str:
 
 def put(store: FragmentStore, data: bytes, blob: FragmentOrigin | None = None, hint: bool = True) -> StoredFragment:
     with store.create(blob or origin(), len(data) if hint else None) as writer:
-        for start, end in checksums.block_spans(len(data)):
+        for start, end in checksums.block_spans(0, len(data)):
             writer.append(data[start:end], checksums.digest(data[start:end]))
         return writer.finish(len(data), hash_of(data))
 

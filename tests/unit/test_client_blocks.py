@@ -7,10 +7,10 @@ import os
 import pytest
 
 from sdrs.errors import CorruptDataError
-from sdrs.restore.blocks import BlockTable, spans
+from sdrs.restore.blocks import BlockTable
 from sdrs.transfer import Summary
 from sdrs_core.checkpoints import Blob
-from sdrs_core.checksums import BLOCK_BYTES, blob_hash, digest
+from sdrs_core.checksums import BLOCK_BYTES, blob_hash, block_spans, digest
 from sdrs_core.ids import BlobId, random_id
 
 CONTENT = os.urandom(2 * BLOCK_BYTES + 100)
@@ -21,13 +21,13 @@ BLOB = Blob(BlobId(random_id()), 0, len(CONTENT), HASH)
 
 def test_whole_blocks_that_match_pass() -> None:
     table = BlockTable(BLOB, Summary(len(CONTENT), HASH, TABLE))
-    for start, end in spans(0, len(CONTENT)):
+    for start, end in block_spans(0, len(CONTENT)):
         table.check(start, memoryview(CONTENT)[start:end])
 
 
 def test_a_flipped_bit_in_any_block_is_refused() -> None:
     table = BlockTable(BLOB, Summary(len(CONTENT), HASH, TABLE))
-    for start, end in spans(0, len(CONTENT)):
+    for start, end in block_spans(0, len(CONTENT)):
         flipped = bytearray(CONTENT[start:end])
         flipped[-1] ^= 1
         with pytest.raises(CorruptDataError, match=f"block {start // BLOCK_BYTES}"):

@@ -24,9 +24,13 @@ MIB = 1 << 20
 
 
 def blobs_of(encoded: EncodedState) -> list[bytearray]:
-    blobs = [bytearray(blob.size_bytes) for blob in encoded.blobs]
-    for blob, target in zip(encoded.blobs, blobs, strict=True):
-        blob.write_into(memoryview(target))
+    blobs = []
+    for blob in encoded.blobs:
+        copied = bytearray()
+        for segment in blob.segments():  # each is valid until the next is asked for
+            copied += segment
+        assert len(copied) == blob.size_bytes
+        blobs.append(copied)
     return blobs
 
 

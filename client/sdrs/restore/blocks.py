@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from sdrs.transfer import Summary
 from sdrs_core.checkpoints import Blob
 from sdrs_core.checksums import BLOCK_BYTES, DIGEST_BYTES, blob_hash, block_count, digest, table_entry
@@ -27,9 +25,3 @@ class BlockTable:
         index = start // BLOCK_BYTES
         if digest(block) != table_entry(self._table, index):
             raise CorruptDataError(f"block {index} does not match its checksum")
-
-
-def spans(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The blocks from ``start``, where one starts, to ``end``."""
-    for position in range(start, end, BLOCK_BYTES):
-        yield position, min(position + BLOCK_BYTES, end)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sdrs.process import Process
-from sdrs.restore.blocks import BlockTable, spans
+from sdrs.restore.blocks import BlockTable
 from sdrs.rpc.nodes import transfer_seconds
 from sdrs.transfer import FragmentRange
 from sdrs.transfer.sockets import is_local
 from sdrs.views import Report
 from sdrs_core.checkpoints import MIRROR, Blob, Holder, Save, Shard
-from sdrs_core.checksums import BLOCK_BYTES
+from sdrs_core.checksums import BLOCK_BYTES, block_spans
 from sdrs_core.cluster import Node, NodeState
 from sdrs_core.errors import (
     CorruptDataError,
@@ -148,7 +148,7 @@ class ShardReader:
         try:
             with closing(self._routes.open(node, fragment)) as stream:
                 table = BlockTable(part.blob, stream.summary)
-                for start, end in spans(part.start, part.end):
+                for start, end in block_spans(part.start, part.end):
                     if self._stop.is_set():
                         raise StoppedError
                     window = target.window(part.blob, start, end)

@@ -71,15 +71,6 @@ class EncodedBlob:
             if left_bytes:
                 raise SaveFailedError("an array of the state changed its size while it was saved: save a copy of it")
 
-    def write_into(self, target: memoryview) -> None:
-        """Copy the blob into ``target``, a writable flat buffer of exactly its size."""
-        if len(target) != self.size_bytes:
-            raise ValueError(f"a buffer of {len(target)} bytes does not fit a blob of {self.size_bytes} bytes")
-        position = 0
-        for segment in self.segments():
-            target[position : position + len(segment)] = segment
-            position += len(segment)
-
 
 @dataclass(frozen=True, slots=True)
 class EncodedState:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import select
 import socket
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from sdrs.transfer.sockets import open_channel
 from sdrs_core.checksums import blob_hash, digest
 from sdrs_core.errors import CorruptDataError, PermissionDeniedError, SdrsError, UnavailableError
 from sdrs_core.ids import random_id
-from sdrs_proto.channel import BLOCK, END_OF_BLOCKS, receive_answer, receive_exactly
+from sdrs_proto.channel import BLOCK, end_of_blocks, receive_answer, receive_exactly
 from sdrs_proto.limits import STALL_SECONDS
 from sdrs_proto.v1.storage_pb2 import (
     BlobSummary,
@@ -29,7 +28,6 @@ from sdrs_proto.v1.storage_pb2 import (
 # The answer follows an fsync, which may take its time on a busy disk.
 ANSWER_SECONDS = 2 * STALL_SECONDS
 _EXPLANATION_SECONDS = 1.0
-_END = struct.Struct("<II")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +90,8 @@ class DataChannelSink:
             table += checksum
             sent(len(block))
         whole = blob_hash(blob.size_bytes, table)
-        summary = BlobSummary(size_bytes=blob.size_bytes, hash=whole).SerializeToString()
         with self._explained(connection):
-            connection.sendall(_END.pack(END_OF_BLOCKS, len(summary)) + summary)
+            connection.sendall(end_of_blocks(BlobSummary(size_bytes=blob.size_bytes, hash=whole)))
         return whole
 
     @contextmanager
