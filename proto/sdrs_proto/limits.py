@@ -21,12 +21,12 @@ MAX_WAIT_MS = 20_000
 CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # A dead peer is noticed even when no call is under way.
+    # A dead peer is noticed while a call waits for it; idle connections cost no pings.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-    # Two connections to one address must not share a broken subchannel's backoff across processes' restarts.
+    # A daemon that restarts is found again soon: gRPC's own pauses grow to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     # In spite of its name: how long one attempt to connect may take. A peer that is merely busy must get through it;
     # one that refuses is tried again after the backoff all the same.

@@ -85,7 +85,7 @@ class Daemon:
                     await self._start_controller(cleanup, tasks)
                 if "node" in self._config.roles:
                     await self._start_node(cleanup, tasks)
-                data_dir.announce(self._facts)
+                await asyncio.to_thread(data_dir.announce, self._facts)
                 self.is_serving = True
                 log.info("ready", pid=os.getpid(), version=VERSION)
                 await stop.wait()
@@ -133,10 +133,10 @@ class Daemon:
 
     async def _start_node(self, cleanup: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
         config = self._config.node
-        identity = Identity.open(self._config.data_dir / "node.json", config.id)
+        identity = await asyncio.to_thread(Identity.open, self._config.data_dir / "node.json", config.id)
         client = ControllerClient(self._channels, config.controllers, identity)
         if not identity.cluster_id:
-            identity.join(await client.find_cluster())
+            await asyncio.to_thread(identity.join, await client.find_cluster())
         store = FragmentStore(await asyncio.to_thread(self._open_disks, identity), Clock().unix_seconds)
         cleanup.callback(store.close)
         workers = ThreadPoolExecutor(config.write_slots + config.read_slots, thread_name_prefix="node")

@@ -20,6 +20,8 @@ from sdrs_storaged.rpc.repeats import Repeats
 log = get_log("rpc")
 
 _MAX_MESSAGE_CHARS = 2000  # errors travel in headers, which are small
+# The event loop alone holds tasks weakly: one whose caller hung up could be thrown away half done.
+_carried_through: set[asyncio.Task[Any]] = set()
 
 
 def serve(method: Method, behavior: Any) -> Any:
@@ -34,7 +36,10 @@ def serve(method: Method, behavior: Any) -> Any:
                     answer = await repeats.once(raw, lambda: behavior(request))
                 else:
                     # Also what only looks may bring something on (a commit that failed before): it is carried through.
-                    answer = await asyncio.shield(asyncio.ensure_future(_answer(behavior, request)))
+                    look = asyncio.create_task(_answer(behavior, request))
+                    _carried_through.add(look)
+                    look.add_done_callback(_carried_through.discard)
+                    answer = await asyncio.shield(look)
             except Exception as error:
                 answer = error
             if isinstance(answer, Exception):

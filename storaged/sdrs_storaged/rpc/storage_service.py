@@ -169,8 +169,7 @@ class StorageService:
         shard = convert.shard_from(request.shard)
         if not 1 <= len(shard.blobs) <= MAX_BLOBS_PER_SHARD:
             raise InvalidArgumentError(f"a shard has 1 to {MAX_BLOBS_PER_SHARD} blobs, not {len(shard.blobs)}")
-        self._identity.check_epoch(GroupId(request.group_id), request.epoch)
-        held = await self._run(self._with_holders, shard)
+        held = await self._run(self._with_holders, shard, GroupId(request.group_id), request.epoch)
         receipt = membership_pb2.Receipt(
             capability=request.capability,
             job=request.job,
@@ -184,8 +183,9 @@ class StorageService:
         await self._run(self._identity.learn_epoch, GroupId(request.group_id), request.epoch)
         return pb.SealShardResponse(state=convert.save_state_to(state))
 
-    def _with_holders(self, shard: Shard) -> Shard:
+    def _with_holders(self, shard: Shard, group_id: GroupId, epoch: int) -> Shard:
         """I1, P5: the node vouches for what it finds durable on its own disks, not for what a client names."""
+        self._identity.check_epoch(group_id, epoch)
         blobs = []
         for blob in shard.blobs:
             check_random_id(blob.id, "blob id")
