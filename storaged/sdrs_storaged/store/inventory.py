@@ -150,20 +150,24 @@ class Inventory:
         """Rows without files go, files without rows are read; one transaction for each folder."""
         for folder in (self._fragments / name for name in FOLDER_NAMES):
             database.execute("BEGIN")
-            self._add_missing(database, folder)
+            has_fragments = self._add_missing(database, folder)
             self._drop_stale(database, folder.name)
             database.execute("COMMIT")
             # A crash may have come between a rename and its folder's fsync, and what is listed must be durable (I1).
-            sync_folder(folder)
+            if has_fragments:
+                sync_folder(folder)
         self.fragment_count, self.stored_bytes = database.execute(
             "SELECT COUNT(*), COALESCE(SUM(size_bytes + ? + ? * ((size_bytes + ?) / ?)), 0) FROM fragments",
             (file_bytes(0), DIGEST_BYTES, BLOCK_BYTES - 1, BLOCK_BYTES),
         ).fetchone()
 
-    def _add_missing(self, database: sqlite3.Connection, folder: Path) -> None:
+    def _add_missing(self, database: sqlite3.Connection, folder: Path) -> bool:
+        """Whether the folder has any fragment."""
+        has_fragments = False
         with os.scandir(folder) as entries:
             for entry in entries:
                 key = _parse_name(entry.name)
+                has_fragments |= key is not None
                 if key is None or self._has(database, key):
                     continue
                 fd = os.open(entry.path, os.O_RDONLY)
@@ -179,6 +183,7 @@ class Inventory:
                     os.close(fd)
                 if contents.meta.key == key:
                     self._insert(database, contents.stored_on(self._disk_id))
+        return has_fragments
 
     def _drop_stale(self, database: sqlite3.Connection, prefix: str) -> None:
         after = FragmentKey(BlobId(prefix), 0)
