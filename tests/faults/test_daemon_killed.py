@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import sdrs
 from sdrs import errors
-from tests.support.cluster import DaemonProcess, LocalCluster, make_cluster
+from tests.support.cluster import DaemonProcess, LocalCluster
 from tests.support.states import make_state, same
 
 NODE_POINTS = [
@@ -23,19 +22,6 @@ NODE_POINTS = [
     "fragment.done",
 ]
 CONTROLLER_POINTS = ["meta.commit", "meta.committed", "save.begun", "receipt.stored", "commit.before", "commit.after"]
-
-
-@pytest.fixture(scope="module")
-def armed_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    folder = tmp_path_factory.mktemp("armed")
-    cluster = make_cluster(folder, environment={"SDRS_FAULT_POINTS": str(folder / "points")})
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        for daemon in [*cluster.nodes, cluster.controller]:
-            if daemon.process and daemon.process.poll() is None:
-                daemon.kill()
 
 
 def _die_and_return(daemon: DaemonProcess, points: Path) -> None:

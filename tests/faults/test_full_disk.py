@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sdrs import errors
-from tests.support.cluster import LocalCluster, make_cluster, running_cluster
+from tests.support.cluster import LocalCluster, running_cluster
 from tests.support.states import MIB, make_state, same
 from tests.support.waiting import wait_for
 
@@ -58,19 +58,6 @@ def test_a_pool_above_its_full_threshold_refuses_by_name_and_warns_before(tmp_pa
         with pytest.raises(errors.FullError):
             ckpts.save(step=2, state=make_state(2, 40 * MIB)).wait()
         assert same(ckpts.restore(), make_state(1, 40 * MIB))
-
-
-@pytest.fixture(scope="module")
-def armed_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    folder = tmp_path_factory.mktemp("armed")
-    cluster = make_cluster(folder, environment={"SDRS_FAULT_POINTS": str(folder / "points")})
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        for daemon in [*cluster.nodes, cluster.controller]:
-            if daemon.process and daemon.process.poll() is None:
-                daemon.kill()
 
 
 @pytest.mark.parametrize("point", ["fragment.write", "inventory.write", "meta.commit"])

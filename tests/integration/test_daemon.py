@@ -67,16 +67,17 @@ def test_a_port_in_use_is_told(shared_cluster: LocalCluster, tmp_path: Path) -> 
     assert "in use" in done.stderr
 
 
-def test_a_node_or_disk_of_another_cluster_is_refused(local_cluster: LocalCluster, tmp_path: Path) -> None:
-    local_cluster.nodes[0].stop()
-    disk = local_cluster.nodes[0].data_dir / "disk-1"
+def test_a_node_or_disk_of_another_cluster_is_refused(shared_cluster: LocalCluster, tmp_path: Path) -> None:
+    shared_cluster.nodes[0].stop()
+    disk = shared_cluster.nodes[0].data_dir / "disk-1"
     (tmp_path / "other").mkdir()
-    with running_cluster(tmp_path / "other") as other:
+    with running_cluster(tmp_path / "other", node_count=0) as other:
         controllers = f'node.controllers=["{other.address}"]'
         done = _run(f"data_dir={tmp_path}/new", 'roles=["node"]', controllers, f'node.disks=["{disk}"]')
         assert done.returncode == 4
         assert "belongs to cluster" in done.stderr
-    local_cluster.nodes[0].start()
+    shared_cluster.nodes[0].start()
+    shared_cluster.wait_until_up()
 
 
 def test_health_and_metrics_are_served(shared_cluster: LocalCluster) -> None:
@@ -116,16 +117,17 @@ def test_a_stop_lets_a_save_finish(tmp_path: Path) -> None:
         assert same(ckpts.restore(), state)
 
 
-def test_the_cluster_is_the_same_after_all_daemons_restarted(local_cluster: LocalCluster) -> None:
-    with local_cluster.connect() as client:
+def test_the_cluster_is_the_same_after_all_daemons_restarted(shared_cluster: LocalCluster) -> None:
+    with shared_cluster.connect() as client:
         client.checkpoints("kept").save(step=1, state=make_state(1)).wait()
-    local_cluster.stop()
-    for daemon in [*local_cluster.nodes, local_cluster.controller]:
+        term = client.info().term
+    shared_cluster.stop()
+    for daemon in [*shared_cluster.nodes, shared_cluster.controller]:
         assert not (daemon.data_dir / "run.json").exists()
-    local_cluster.start()
-    with local_cluster.connect() as client:
+    shared_cluster.start()
+    with shared_cluster.connect() as client:
         assert same(client.checkpoints("kept").restore(), make_state(1))
-        assert client.info().term == 2
+        assert client.info().term == term + 1
 
 
 def test_nodes_start_before_their_controller(tmp_path: Path) -> None:

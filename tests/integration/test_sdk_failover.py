@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,13 @@ from sdrs.transfer import data_channel
 from tests.support.cluster import LocalCluster, running_cluster
 from tests.support.states import MIB, make_state, same
 from tests.support.waiting import wait_for
+
+
+@pytest.fixture(scope="module")
+def lone_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster without another node to go to. Tests may kill the node, and leave it up."""
+    with running_cluster(tmp_path_factory.mktemp("lone")) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -64,20 +71,24 @@ def test_a_save_moves_to_another_node_when_its_own_is_gone(local_cluster: LocalC
         assert same(checkpoints.restore(), make_state(2))
 
 
-def test_a_save_waits_for_its_only_node_to_come_back(tmp_path: Path) -> None:
-    with running_cluster(tmp_path) as local, local.connect() as cluster:
+def test_a_save_waits_for_its_only_node_to_come_back(lone_node: LocalCluster) -> None:
+    with lone_node.connect() as cluster:
         checkpoints = cluster.checkpoints("waiting")
-        local.nodes[0].kill()
+        lone_node.nodes[0].kill()
         saving = checkpoints.save(1, make_state(1))
-        local.nodes[0].start()
+        lone_node.nodes[0].start()
         assert saving.wait(timeout=30).step == 1
 
 
-def test_a_node_that_stays_away_is_named(tmp_path: Path) -> None:
-    with running_cluster(tmp_path) as local, local.connect(timeout_seconds=1) as cluster:
-        local.nodes[0].kill()
-        with pytest.raises((errors.UnavailableError, errors.SaveFailedError), match="node"):
-            cluster.checkpoints("gone").save(1, make_state(1)).wait(timeout=60)
+def test_a_node_that_stays_away_is_named(lone_node: LocalCluster) -> None:
+    lone_node.nodes[0].kill()
+    with (
+        lone_node.connect(timeout_seconds=1) as cluster,
+        pytest.raises((errors.UnavailableError, errors.SaveFailedError), match="node"),
+    ):
+        cluster.checkpoints("gone").save(1, make_state(1)).wait(timeout=60)
+    lone_node.nodes[0].start()
+    lone_node.wait_until_up()
 
 
 def test_the_controller_may_restart_during_a_save(local_cluster: LocalCluster) -> None:
@@ -102,7 +113,7 @@ def test_a_controller_that_is_busy_for_a_moment_is_waited_for(local_cluster: Loc
 
 
 def test_what_is_durable_is_not_sent_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node_calls: Counter[str]
+    lone_node: LocalCluster, monkeypatch: pytest.MonkeyPatch, node_calls: Counter[str]
 ) -> None:
     """P11: the node was out of reach for the seal only."""
 
@@ -111,7 +122,7 @@ def test_what_is_durable_is_not_sent_again(
 
     sent: list[str] = []
     monkeypatch.setattr(data_channel, "open_channel", _counting(data_channel.open_channel, sent))
-    with running_cluster(tmp_path) as local, local.connect() as cluster:
+    with lone_node.connect() as cluster:
         checkpoints = cluster.checkpoints("durable")
         interfere(monkeypatch, "seal_shard", refuse)
         saving = checkpoints.save(1, {"a": make_state(1, 20 * MIB), "b": make_state(2, 20 * MIB)})
@@ -130,7 +141,7 @@ def _counting(real: Callable[..., Any], calls: list[str]) -> Callable[..., Any]:
 
 
 def test_a_seal_whose_answer_was_lost_is_found_again(
-    local_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, node_calls: Counter[str]
+    shared_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, node_calls: Counter[str]
 ) -> None:
     """P6: one's own commit is success."""
 
@@ -138,7 +149,7 @@ def test_a_seal_whose_answer_was_lost_is_found_again(
         real()
         raise errors.UnavailableError("the answer was lost")
 
-    with local_cluster.connect() as cluster:
+    with shared_cluster.connect() as cluster:
         checkpoints = cluster.checkpoints("lost")
         interfere(monkeypatch, "seal_shard", lose_the_answer)
         assert checkpoints.save(1, make_state(1)).wait().step == 1
@@ -147,11 +158,11 @@ def test_a_seal_whose_answer_was_lost_is_found_again(
 
 
 def test_bytes_that_change_on_their_way_are_sent_again(
-    local_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    shared_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, wrong = data_channel.digest, [b"\0" * 16]
     monkeypatch.setattr(data_channel, "digest", lambda block: wrong.pop() if wrong else real(block))
-    with local_cluster.connect() as cluster:
+    with shared_cluster.connect() as cluster:
         checkpoints = cluster.checkpoints("flipped")
         checkpoints.save(1, make_state(1, 8 * MIB)).wait()
         assert not wrong
@@ -169,7 +180,7 @@ def test_a_slow_save_is_renewed_while_it_sends(tmp_path: Path, monkeypatch: pyte
             return real_call(method, *args, **options)
 
         def send(*args: Any) -> Any:
-            time.sleep(3)  # longer than the save lives unrenewed
+            time.sleep(2)  # longer than the save lives unrenewed
             return real_send(*args)
 
         monkeypatch.setattr(control, "call", call)
@@ -179,12 +190,12 @@ def test_a_slow_save_is_renewed_while_it_sends(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_save_that_is_given_up_leaves_nothing_pending(
-    local_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    shared_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(real: Callable[[], Any]) -> Any:
         raise errors.InternalError("a defect")
 
-    with local_cluster.connect() as cluster:
+    with shared_cluster.connect() as cluster:
         checkpoints = cluster.checkpoints("given-up")
         interfere(monkeypatch, "seal_shard", fail)
         with pytest.raises(errors.InternalError):
@@ -194,12 +205,12 @@ def test_a_save_that_is_given_up_leaves_nothing_pending(
 
 
 def test_a_state_that_is_sent_from_where_it_lies_fails_in_save_itself(
-    local_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    shared_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(real: Callable[[], Any]) -> Any:
         raise errors.InternalError("a defect")
 
-    with local_cluster.connect(staging_bytes=0) as cluster:
+    with shared_cluster.connect(staging_bytes=0) as cluster:
         interfere(monkeypatch, "seal_shard", fail)
         with pytest.raises(errors.InternalError):
             cluster.checkpoints("live-failure").save(1, make_state(1))

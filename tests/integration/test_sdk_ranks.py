@@ -80,13 +80,13 @@ def test_all_ranks_restore_the_same_generation_and_resume_from_it(shared_cluster
 
 
 @pytest.mark.filterwarnings("ignore::sdrs.RestoreWarning")
-def test_one_rank_that_cannot_restore_takes_all_back_one_generation(local_cluster: LocalCluster) -> None:
-    with local_cluster.connect() as cluster:
+def test_one_rank_that_cannot_restore_takes_all_back_one_generation(shared_cluster: LocalCluster) -> None:
+    with shared_cluster.connect() as cluster:
         first = cluster.checkpoints("back", attempt="run:1")
         save_all(first, 1)
         save_all(first, 2)
         bad = first.shards(2)[1].blobs[0]
-        (fragment,) = [path for path in local_cluster.fragments() if bad.id in path.name]
+        (fragment,) = [path for path in shared_cluster.fragments() if bad.id in path.name]
         flip_bit(fragment, 4096 + MIB)
         second = cluster.checkpoints("back", attempt="run:2")
         states = on_all_ranks(lambda rank: second.restore(rank=rank, world_size=3))
@@ -103,8 +103,8 @@ def test_one_rank_that_cannot_restore_takes_all_back_one_generation(local_cluste
         assert errors.CorruptDataError in on_all_ranks(fails)
 
 
-def test_files_of_a_round_that_fails_are_not_put_in_place(local_cluster: LocalCluster, tmp_path: Path) -> None:
-    with local_cluster.connect() as cluster:
+def test_files_of_a_round_that_fails_are_not_put_in_place(shared_cluster: LocalCluster, tmp_path: Path) -> None:
+    with shared_cluster.connect() as cluster:
         first = cluster.checkpoints("files-back", attempt="run:1")
         for step in (1, 2):
             savings = []
@@ -116,7 +116,7 @@ def test_files_of_a_round_that_fails_are_not_put_in_place(local_cluster: LocalCl
             for saving in savings:
                 saving.wait()
         bad = first.shards(2)[1].blobs[0]
-        (fragment,) = [path for path in local_cluster.fragments() if bad.id in path.name]
+        (fragment,) = [path for path in shared_cluster.fragments() if bad.id in path.name]
         fragment.unlink()
         second = cluster.checkpoints("files-back", attempt="run:2")
         with pytest.warns(sdrs.RestoreWarning, match="step 2"):

@@ -95,13 +95,13 @@ def test_a_state_is_exported_as_files_that_safetensors_reads(shared_cluster: Loc
             assert any(np.array_equal(array, make_state(rank, 17 * MIB)["weights"]) for array in arrays)
 
 
-def test_a_damaged_newest_generation_is_passed_over_loudly(local_cluster: LocalCluster) -> None:
-    with local_cluster.connect() as cluster:
+def test_a_damaged_newest_generation_is_passed_over_loudly(shared_cluster: LocalCluster) -> None:
+    with shared_cluster.connect() as cluster:
         checkpoints = cluster.checkpoints("damaged")
         checkpoints.save(1, make_state(1)).wait()
-        before = set(local_cluster.fragments())
+        before = set(shared_cluster.fragments())
         checkpoints.save(2, make_state(2)).wait()
-        (fragment,) = set(local_cluster.fragments()) - before
+        (fragment,) = set(shared_cluster.fragments()) - before
         flip_bit(fragment, 4096 + 2 * MIB)
         with pytest.warns(sdrs.RestoreWarning, match=r"step 1 is restored instead of newer ones: step 2 \("):
             assert same(checkpoints.restore(), make_state(1))
@@ -116,12 +116,13 @@ def test_a_damaged_newest_generation_is_passed_over_loudly(local_cluster: LocalC
             assert fact in str(caught.value)
 
 
-def test_when_no_generation_is_left_each_reason_is_told(local_cluster: LocalCluster) -> None:
-    with local_cluster.connect() as cluster:
+def test_when_no_generation_is_left_each_reason_is_told(shared_cluster: LocalCluster) -> None:
+    with shared_cluster.connect() as cluster:
         checkpoints = cluster.checkpoints("hopeless")
+        before = set(shared_cluster.fragments())
         for step in (1, 2):
             checkpoints.save(step, make_state(step)).wait()
-        for fragment in local_cluster.fragments():
+        for fragment in set(shared_cluster.fragments()) - before:
             fragment.unlink()
         with pytest.raises(errors.NotRestorableError) as caught:
             checkpoints.restore()
@@ -154,10 +155,10 @@ def _grpc_only(node: Node) -> Node:
 
 @pytest.mark.parametrize("way", ["local", "tcp", "grpc"])
 def test_every_way_gives_the_same_bytes_and_the_same_errors(
-    local_cluster: LocalCluster, way: str, caplog: pytest.LogCaptureFixture
+    shared_cluster: LocalCluster, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One contract for the transfer interface: write, read, a range, a missing blob."""
-    with local_cluster.connect() as cluster:
+    with shared_cluster.connect() as cluster:
         through = {"local": lambda node: node, "tcp": _tcp_only, "grpc": _grpc_only}[way]
         paths = Rerouted(cluster, through)
         checkpoints = cluster.checkpoints(way)

@@ -58,7 +58,10 @@ class DaemonProcess:
                 env={**os.environ, **self.environment, **environment},
             )
         if wait:
-            wait_for(self._is_ready, f"{self.name} to be ready; its log:\n{self.log_path.read_text()[-3000:]}")
+            self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        wait_for(self._is_ready, f"{self.name} to be ready; its log is {self.log_path}")
 
     def _is_ready(self) -> bool:
         assert self.process
@@ -122,9 +125,12 @@ class LocalCluster:
         return sdrs.connect(self.url, **options)
 
     def start(self) -> None:
-        self.controller.start()
-        for node in self.nodes:
-            node.start()
+        # All at once: daemons spend their start on imports, and nodes look for their controller until it is there.
+        daemons = [self.controller, *self.nodes]
+        for daemon in daemons:
+            daemon.start(wait=False)
+        for daemon in daemons:
+            daemon.wait_until_ready()
         self.wait_until_up()
 
     def wait_until_up(self) -> None:
