@@ -14,6 +14,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sdrs import errors
+from sdrs.transfer import FragmentRange
+from sdrs.transfer.grpc_stream import GrpcSource
 from sdrs_proto.services import CONTROL, STORAGE, methods
 from sdrs_proto.status import from_rpc_error
 from tests.support.cluster import LocalCluster, make_cluster, running_cluster
@@ -161,6 +163,24 @@ def test_a_malformed_message_is_an_error_to_its_sender_only(shared_cluster: Loca
 def _exhaust(answer: bytes | Iterable[bytes]) -> None:
     if not isinstance(answer, bytes):
         list(answer)
+
+
+def test_a_reader_that_hangs_up_is_no_defect_of_the_node(shared_cluster: LocalCluster) -> None:
+    with shared_cluster.connect() as client:
+        ckpts = client.checkpoints("impatient")
+        ckpts.save(step=1, state=make_state(1, 20 * MIB)).wait()
+        blob = max(ckpts.shards(1)[0].blobs, key=lambda blob: blob.size_bytes)
+        node, _ = client.node(blob.holders[0].node_id)
+        source = GrpcSource(client.process().routes.calls(node))
+        block = memoryview(bytearray(MIB))
+        for block_count in [0, 1, 2, 3, 5] * 8:
+            reading = source.open(FragmentRange(blob.id, 0, 0, blob.size_bytes))
+            for _ in range(block_count):
+                reading.read_into(block, MIB)
+            reading.close()
+        assert ckpts.verify(1).ok
+        log = next(daemon for daemon in shared_cluster.nodes if daemon.name == node.id).log_path
+        assert "call_failed" not in log.read_text()
 
 
 def test_an_oversized_message_is_refused(shared_cluster: LocalCluster) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -70,6 +69,14 @@ class StorageService:
         """Blocking work, off the loop."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, partial(work, *args))
 
+    async def _run_through(self, work: Callable[..., T], *args: object) -> T:
+        """As ``_run``, but who is cancelled waits until the thread is done, and may then clean up after it."""
+        running = asyncio.ensure_future(self._run(work, *args))
+        try:
+            return await asyncio.shield(running)
+        finally:
+            await asyncio.wait([running])
+
     async def _take(self, slots: Slots) -> None:
         self._tickets.expire()
         await slots.take(_SLOT_SECONDS)
@@ -81,15 +88,6 @@ class StorageService:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             opening.add_done_callback(self._close_late)
-            raise
-
-    async def _next_piece(self, pieces: Iterator[memoryview]) -> memoryview | None:
-        """As ``_run``; if the caller hangs up, the worker is waited for: nobody can close what it is still reading."""
-        reading = asyncio.ensure_future(self._run(next, pieces, None))
-        try:
-            return await asyncio.shield(reading)
-        except asyncio.CancelledError:
-            await asyncio.wait([reading])
             raise
 
     def _close_late(self, opening: asyncio.Future[C]) -> None:
@@ -154,11 +152,14 @@ class StorageService:
             with reader:
                 yield Frame(open=summary_of(reader).SerializeToString())
                 end = intent.offset + intent.length if intent.length else reader.size_bytes
-                with closing(reader.pieces(intent.offset, end)) as pieces:
-                    while (piece := await self._next_piece(pieces)) is not None:
+                pieces = reader.pieces(intent.offset, end)
+                try:
+                    while (piece := await self._run_through(next, pieces, None)) is not None:
                         # A frame is made into bytes before the next one is asked for, so the piece need not be copied.
                         for start in range(0, len(piece), BLOCK_BYTES):
                             yield Frame(data=piece[start : start + BLOCK_BYTES])
+                finally:
+                    await self._run(pieces.close)
                 self._blobs.count_sent(end - intent.offset)
         finally:
             self._reads.give()
