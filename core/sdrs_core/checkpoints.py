@@ -32,6 +32,14 @@ class ContentKind(StrEnum):
     FILES = "files"
 
 
+class Verdict(StrEnum):
+    """What a node finds when it reads one of its fragments again."""
+
+    OK = "ok"
+    MISSING = "missing"
+    CORRUPT = "corrupt"
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
     """One fragment on one disk of one node (P2). ``dropping`` no longer counts (P14)."""

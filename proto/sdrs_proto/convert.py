@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sdrs_core.attempts import Attempt
-from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard
+from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, Verdict
 from sdrs_core.cluster import Authority, Disk, DiskState, Endpoints, Group, Node, NodeState, Pool, Retention
 from sdrs_core.errors import InvalidArgumentError
 from sdrs_core.ids import BlobId, DiskId, GroupId, JobName, NodeId, PoolName, SaveId
 from sdrs_core.levels import Level
-from sdrs_proto.v1 import checkpoint_pb2, cluster_pb2, membership_pb2
+from sdrs_proto.v1 import checkpoint_pb2, cluster_pb2, membership_pb2, storage_pb2
 
 _SAVE_STATES = {
     SaveState.PENDING: checkpoint_pb2.SAVE_STATE_PENDING,
@@ -36,6 +36,12 @@ _DISK_STATES = {
 _DISK_STATES_BACK = {number: state for state, number in _DISK_STATES.items()}
 _NODE_STATES = {NodeState.UP: cluster_pb2.NODE_STATE_UP, NodeState.DOWN: cluster_pb2.NODE_STATE_DOWN}
 _NODE_STATES_BACK = {number: state for state, number in _NODE_STATES.items()}
+_VERDICTS = {
+    Verdict.OK: storage_pb2.FRAGMENT_VERDICT_OK,
+    Verdict.MISSING: storage_pb2.FRAGMENT_VERDICT_MISSING,
+    Verdict.CORRUPT: storage_pb2.FRAGMENT_VERDICT_CORRUPT,
+}
+_VERDICTS_BACK = {number: verdict for verdict, number in _VERDICTS.items()}
 
 
 def save_state_to(state: SaveState) -> checkpoint_pb2.SaveState:
@@ -54,6 +60,15 @@ def kind_from(number: checkpoint_pb2.ContentKind) -> ContentKind:
     if number not in _KINDS_BACK:
         raise InvalidArgumentError(f"content kind {number} is unknown: state or files is expected")
     return _KINDS_BACK[number]
+
+
+def verdict_to(verdict: Verdict) -> storage_pb2.FragmentVerdict:
+    return _VERDICTS[verdict]
+
+
+def verdict_from(number: storage_pb2.FragmentVerdict) -> Verdict | None:
+    """None: there is no verdict yet."""
+    return _VERDICTS_BACK.get(number)
 
 
 def level_to(level: Level) -> cluster_pb2.Level:

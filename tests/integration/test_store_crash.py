@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from sdrs_core.checkpoints import Verdict
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.ids import BlobId
-from sdrs_storaged.store.engine import VerifyOutcome
 from tests.support.stores import all_keys, get, hash_of, opened, payload, put
 
 POINTS = [
@@ -62,5 +62,5 @@ def test_kill_9_at_each_step(tmp_path: Path, point: str, visit: int) -> None:
             assert stored.blob_hash == hash_of(payload(SIZE, seed))
             assert get(store, stored) == payload(SIZE, seed)
         for blob_id in on_disk:
-            assert store.verify(blob_id, 0).outcome is VerifyOutcome.OK
+            assert store.verify(blob_id, 0).verdict is Verdict.OK
         assert get(store, put(store, b"life goes on")) == b"life goes on"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sdrs_core import checksums
+from sdrs_core.checkpoints import Verdict
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.errors import (
     AlreadyExistsError,
@@ -24,7 +25,7 @@ from sdrs_core.errors import (
 from sdrs_core.ids import BlobId
 from sdrs_proto.channel import PAYLOAD_OFFSET
 from sdrs_storaged.store.buffers import BUFFER_BYTES
-from sdrs_storaged.store.engine import FragmentStore, VerifyOutcome
+from sdrs_storaged.store.engine import FragmentStore
 from sdrs_storaged.store.shelf import Shelf
 from tests.support.stores import all_keys, flip_bit, get, hash_of, opened, origin, path_of, payload, put
 
@@ -51,7 +52,7 @@ def test_what_is_written_is_read(store: FragmentStore, folder: Path, size: int, 
     stored = put(store, data, hint=hint)
     assert get(store, stored) == data
     assert store.lookup(stored.blob_id, 0) == stored
-    assert store.verify(stored.blob_id, 0, stored.blob_hash).outcome is VerifyOutcome.OK
+    assert store.verify(stored.blob_id, 0, stored.blob_hash).verdict is Verdict.OK
     assert list(store.list(None, 10)) == [stored]
     assert os.listdir(folder / "tmp") == []
 
@@ -241,13 +242,13 @@ def test_damage_is_detected_and_quarantined_i5(store: FragmentStore, folder: Pat
         assert name in caught.value.message
     assert caught.value.facts["disk_id"] == stored.disk_id
     result = store.verify(stored.blob_id, 0, stored.blob_hash)
-    assert result.outcome is VerifyOutcome.CORRUPT
+    assert result.verdict is Verdict.CORRUPT
     assert stored.blob_id in result.detail
     assert len(os.listdir(folder / "quarantine")) == 2  # the file and its note
     assert store.list(None, 10) == []
     assert store.disks()[0].fragment_count == 0
     absence = store.verify(stored.blob_id, 0)
-    assert absence.outcome is VerifyOutcome.MISSING
+    assert absence.verdict is Verdict.MISSING
     assert str(folder / "quarantine" / stored.blob_id) in absence.detail
     # Repair can put a good one in its place.
     again = put(store, data, origin(stored.blob_id))
@@ -270,13 +271,13 @@ def test_fragments_swapped_between_two_blobs_are_detected(store: FragmentStore, 
     for stored in (one, two):
         with pytest.raises(CorruptDataError, match="wrong name"):
             store.open(stored.blob_id, 0)
-        assert store.verify(stored.blob_id, 0, stored.blob_hash).outcome is VerifyOutcome.CORRUPT
+        assert store.verify(stored.blob_id, 0, stored.blob_hash).verdict is Verdict.CORRUPT
 
 
 def test_a_sound_fragment_that_is_not_the_recorded_blob_is_corrupt(store: FragmentStore) -> None:
     stored = put(store, b"one")
     result = store.verify(stored.blob_id, 0, hash_of(b"two"))
-    assert result.outcome is VerifyOutcome.CORRUPT
+    assert result.verdict is Verdict.CORRUPT
     assert "on record" in result.detail
     # I7: whoever asked may be the one who is wrong.
     assert get(store, stored) == b"one"
@@ -307,7 +308,7 @@ def test_a_copy_repaired_during_its_verification_is_not_quarantined(store: Fragm
         store.quarantine(blob.blob_id, 0, "found by somebody else")
         put(store, data, blob)
 
-    assert store.verify(blob.blob_id, 0, progress=repair).outcome is VerifyOutcome.CORRUPT
+    assert store.verify(blob.blob_id, 0, progress=repair).verdict is Verdict.CORRUPT
     assert get(store, stored) == data
 
 
@@ -324,7 +325,7 @@ def test_a_deleted_fragment_is_gone(store: FragmentStore, folder: Path) -> None:
 def test_a_file_deleted_behind_our_back_is_missing_and_not_listed(store: FragmentStore, folder: Path) -> None:
     stored, kept = put(store, b"data"), put(store, b"kept")
     path_of(folder, stored).unlink()
-    assert store.verify(stored.blob_id, 0).outcome is VerifyOutcome.MISSING
+    assert store.verify(stored.blob_id, 0).verdict is Verdict.MISSING
     assert list(store.list(None, 10)) == [kept]
     assert store.disks()[0].fragment_count == 1
 

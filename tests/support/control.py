@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sdrs_core.attempts import Attempt
-from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, content_hash
+from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, Verdict, content_hash
 from sdrs_core.cluster import DEFAULT_POOL, Authority, Disk, DiskState, Endpoints, Group, Node, Pool, Retention
 from sdrs_core.errors import SdrsError, StaleTermError, UnavailableError
 from sdrs_core.ids import BlobId, DiskId, JobName, NodeId, PoolName, SaveId, random_id
@@ -25,7 +25,7 @@ from sdrs_storaged.control.meta.store import Compare, Op, TxnResult
 from sdrs_storaged.control.receipts import Receipt
 from sdrs_storaged.control.rounds import Round
 from sdrs_storaged.control.saves import Begun, SaveRequest
-from sdrs_storaged.control.verifier import FragmentCheck, Verdict
+from sdrs_storaged.control.verifier import FragmentCheck
 
 JOB = JobName("llm-7b")
 NODE = NodeId("node-1")

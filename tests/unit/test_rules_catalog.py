@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from sdrs_core.checkpoints import SaveState
+from sdrs_core.checkpoints import SaveState, Verdict
 from sdrs_core.errors import CorruptDataError, NotFoundError, PermissionDeniedError, RefusedError
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.meta.store import Put
-from sdrs_storaged.control.verifier import Progress, Verdict
+from sdrs_storaged.control.verifier import Progress
 from tests.support.control import JOB, NODE, Harness, attempt, node, started
 
 

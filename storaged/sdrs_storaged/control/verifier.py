@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
-from sdrs_core.checkpoints import Blob, Holder, Save, Shard
+from sdrs_core.checkpoints import Blob, Holder, Save, Shard, Verdict
 from sdrs_core.cluster import Node, NodeState
 from sdrs_core.errors import NotFoundError, SdrsError
 from sdrs_core.ids import BlobId, JobName, NodeId, SaveId
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.members import Members
-
-
-class Verdict(StrEnum):
-    OK = "ok"
-    MISSING = "missing"
-    CORRUPT = "corrupt"
 
 
 @dataclass(frozen=True, slots=True)

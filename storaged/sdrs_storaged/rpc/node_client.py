@@ -11,14 +11,9 @@ from sdrs_proto.limits import MAX_PAGE_SIZE
 from sdrs_proto.services import STORAGE, Stub
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.control.collector import Fragment, FragmentName
-from sdrs_storaged.control.verifier import FragmentCheck, Verdict
+from sdrs_storaged.control.verifier import FragmentCheck
 from sdrs_storaged.rpc.channels import Channels, call, stream
 
-_VERDICTS = {
-    pb.FRAGMENT_VERDICT_OK: Verdict.OK,
-    pb.FRAGMENT_VERDICT_MISSING: Verdict.MISSING,
-    pb.FRAGMENT_VERDICT_CORRUPT: Verdict.CORRUPT,
-}
 _LONG_SECONDS = 60.0
 _VERIFY_SECONDS = 6 * 3600.0
 
@@ -52,7 +47,7 @@ class NodeClient:
     ) -> AsyncIterator[FragmentCheck]:
         request = pb.VerifyFragmentRequest(blob_id=blob_id, fragment_index=index, expected_hash=expected_hash)
         async for response in stream(self._stub(node).verify_fragment, request, f"node {node.id}", _VERIFY_SECONDS):
-            yield FragmentCheck(response.checked_bytes, _VERDICTS.get(response.verdict), response.detail)
+            yield FragmentCheck(response.checked_bytes, convert.verdict_from(response.verdict), response.detail)
 
     def _stub(self, node: Node) -> Stub:
         return self._channels.stub(node.endpoints.grpc, STORAGE)

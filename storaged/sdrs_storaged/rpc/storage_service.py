@@ -25,7 +25,7 @@ from sdrs_storaged.node.receipts import ReceiptQueue
 from sdrs_storaged.node.transfers import Slots, Tickets, WriteIntent
 from sdrs_storaged.rpc.blobs import BlobStore, read_intent_from, stored_to, summary_of, write_intent_from
 from sdrs_storaged.rpc.edge import page_size
-from sdrs_storaged.store.engine import FragmentStore, VerifyOutcome
+from sdrs_storaged.store.engine import FragmentStore
 from sdrs_storaged.store.fragment import FragmentKey, StoredFragment
 from sdrs_storaged.store.reader import FragmentReader
 from sdrs_storaged.store.writer import FragmentWriter
@@ -33,11 +33,6 @@ from sdrs_storaged.store.writer import FragmentWriter
 T = TypeVar("T")
 C = TypeVar("C", FragmentReader, FragmentWriter)
 
-_VERDICTS = {
-    VerifyOutcome.OK: pb.FRAGMENT_VERDICT_OK,
-    VerifyOutcome.MISSING: pb.FRAGMENT_VERDICT_MISSING,
-    VerifyOutcome.CORRUPT: pb.FRAGMENT_VERDICT_CORRUPT,
-}
 _SLOT_SECONDS = CALL_SECONDS / 2
 _PROGRESS_SECONDS = 0.2
 _MAX_BATCH_FRAMES = 64
@@ -222,7 +217,7 @@ class StorageService:
             yield pb.VerifyFragmentResponse(checked_bytes=checked_bytes)
         found = work.result()
         yield pb.VerifyFragmentResponse(
-            checked_bytes=checked_bytes, verdict=_VERDICTS[found.outcome], detail=found.detail
+            checked_bytes=checked_bytes, verdict=convert.verdict_to(found.verdict), detail=found.detail
         )
 
     async def list_fragments(self, request: pb.ListFragmentsRequest) -> pb.ListFragmentsResponse:

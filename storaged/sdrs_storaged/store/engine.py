@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 
+from sdrs_core.checkpoints import Verdict
 from sdrs_core.errors import (
     CorruptDataError,
     DiskFailedError,
@@ -27,15 +27,9 @@ from sdrs_storaged.store.writer import FragmentWriter
 MAX_LIST_LIMIT = 10_000
 
 
-class VerifyOutcome(StrEnum):
-    OK = "ok"
-    MISSING = "missing"
-    CORRUPT = "corrupt"
-
-
 @dataclass(frozen=True, slots=True)
 class Verification:
-    outcome: VerifyOutcome
+    verdict: Verdict
     detail: str = ""
 
 
@@ -121,7 +115,7 @@ class FragmentStore:
         nothing is taken away on doubt (I7).
         """
         key = FragmentKey(blob_id, index)
-        result = Verification(VerifyOutcome.MISSING, self._absence(key))
+        result = Verification(Verdict.MISSING, self._absence(key))
         for disk, path in self._shelf.holders(key):
             # Of the file that is about to be read: a repaired one that takes its name meanwhile is not to blame.
             with suppress(FileNotFoundError):
@@ -131,12 +125,12 @@ class FragmentStore:
                 except NotFoundError:
                     continue
                 except CorruptDataError as error:
-                    result = Verification(VerifyOutcome.CORRUPT, error.message)
+                    result = Verification(Verdict.CORRUPT, error.message)
                     # If it cannot be moved it stays in place: its checksums keep it from being served.
                     with suppress(SdrsError):
                         self._shelf.quarantine(disk, key, error.message, inode)
                     continue
-                if result.outcome is VerifyOutcome.MISSING or found.outcome is not VerifyOutcome.OK:
+                if result.verdict is Verdict.MISSING or found.verdict is not Verdict.OK:
                     result = found
         return result
 
@@ -151,9 +145,9 @@ class FragmentStore:
         with FragmentReader(disk, key) as reader:
             reader.verify(progress)
             if expected_hash is None or reader.blob_hash == expected_hash:
-                return Verification(VerifyOutcome.OK)
+                return Verification(Verdict.OK)
             return Verification(
-                VerifyOutcome.CORRUPT,
+                Verdict.CORRUPT,
                 f"{reader.path} is sound, but has hash {reader.blob_hash} where {expected_hash} is on record for blob "
                 f"{key.blob_id}",
             )
