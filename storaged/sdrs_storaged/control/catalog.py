@@ -13,13 +13,12 @@ from sdrs_core.ids import JobName, SaveId, check_name, check_step
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.meta.store import Compare, Delete
-from sdrs_storaged.control.records import PAGE_ENTRIES, ConflictError, Records, Stored, batched, put
+from sdrs_storaged.control.records import MAX_TRIES, PAGE_ENTRIES, ConflictError, Records, Stored, batched, put
 from sdrs_storaged.control.tally import Tally
 from sdrs_storaged.logs import get_log
 
 log = get_log("catalog")
 
-_MAX_TRIES = 20
 _MAX_NAMED_STEPS = 8
 
 
@@ -92,7 +91,7 @@ class Catalog:
 
     async def change(self, job: JobName, step: int, edit: Callable[[Save], Save]) -> Save:
         """Change a committed record by compare-and-swap (P4)."""
-        for _ in range(_MAX_TRIES):
+        for _ in range(MAX_TRIES):
             stored = await self.get(job, step)
             edited = edit(stored.value)
             if edited == stored.value:

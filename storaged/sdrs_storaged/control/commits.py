@@ -27,13 +27,11 @@ from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Delete, Op
-from sdrs_storaged.control.records import ConflictError, Records, Stored, put
+from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, put
 from sdrs_storaged.control.tally import Tally
 from sdrs_storaged.logs import get_log
 
 log = get_log("commits")
-
-_MAX_TRIES = 20
 
 
 @dataclass(slots=True)
@@ -114,7 +112,7 @@ class Commits:
     async def commit_if_complete(self, pending: Pending) -> SaveState:
         """The save's state, after committing it if all its ranks are in."""
         save = pending.stored.value
-        for _ in range(_MAX_TRIES):
+        for _ in range(MAX_TRIES):
             if pending.ended.is_set():
                 return (await self.find(save.save_id, save.job, save.step)).state
             if len(pending.ranks) < save.world_size:
@@ -123,7 +121,7 @@ class Commits:
                 await self._commit(pending)
             except ConflictError:
                 await self._look_again(pending)
-        raise UnavailableError(f"{save.title}: the commit lost {_MAX_TRIES} races in a row; it is tried again")
+        raise UnavailableError(f"{save.title}: the commit lost {MAX_TRIES} races in a row; it is tried again")
 
     async def _look_again(self, pending: Pending) -> None:
         """After a conflict: another handler may have ended the save, or we did and the answer was lost (P6)."""

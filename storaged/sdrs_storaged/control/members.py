@@ -16,7 +16,7 @@ from sdrs_core.levels import Level
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.meta.store import Compare, Delete, DeletePrefix, Op
-from sdrs_storaged.control.records import ConflictError, Records, Stored, put
+from sdrs_storaged.control.records import MAX_TXN_RECORDS, ConflictError, Records, Stored, put
 from sdrs_storaged.logs import get_log
 
 log = get_log("members")
@@ -309,13 +309,13 @@ class Members:
 
     async def _add_groups(self, pool: PoolName, node_ids: list[NodeId]) -> None:
         """Each node is first in a group of its own; at L1 also its only member."""
-        for start in range(0, len(node_ids), 100):
+        for start in range(0, len(node_ids), MAX_TXN_RECORDS):
             layout = self._layouts[pool]
             raised = Layout(layout.value.number + 1)
             # A colon is in no name: "a.b" of node "c" and "a" of node "b.c" are two groups.
             groups = [
                 Group(GroupId(f"{pool}:{node_id}"), pool, 1, (node_id,), node_id)
-                for node_id in node_ids[start : start + 100]
+                for node_id in node_ids[start : start + MAX_TXN_RECORDS]
             ]
             writes = [put(keys.group(pool, group.id), group) for group in groups]
             revision = await self._records.commit([layout.unchanged()], [*writes, put(layout.key, raised)])

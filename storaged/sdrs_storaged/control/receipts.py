@@ -22,9 +22,7 @@ from sdrs_storaged.control import keys
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.members import Layout, Members
 from sdrs_storaged.control.meta.store import Compare, Put
-from sdrs_storaged.control.records import ConflictError, Records, Stored, batched, put
-
-_MAX_TRIES = 20
+from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, batched, put
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Receipts:
     async def register(self, node_id: NodeId, receipts: Sequence[Receipt]) -> list[SaveState | SdrsError]:
         """Take a primary's receipts; the state of each save after it, or why that receipt was refused."""
         outcomes: dict[int, SaveState | SdrsError] = {}
-        for _ in range(_MAX_TRIES):
+        for _ in range(MAX_TRIES):
             # P7: taken before the checks, so that a receipt counts only under the layout that it was checked against.
             layouts = self._members.layouts()
             accepted = await self._check_all(node_id, receipts, outcomes)

@@ -16,6 +16,8 @@ PAGE_ENTRIES = 500
 # P3; the bytes leave room for the compares below the MetaStore's 1.5 MiB.
 MAX_TXN_RECORDS = 100
 MAX_TXN_BYTES = 1 << 20
+# How often a change is decided anew after a ConflictError, before its caller is told to try again.
+MAX_TRIES = 20
 
 
 class ConflictError(SdrsError):

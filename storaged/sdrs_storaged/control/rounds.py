@@ -27,13 +27,12 @@ from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.meta.store import Compare
-from sdrs_storaged.control.records import ConflictError, Records, Stored, batched, put
+from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, batched, put
 from sdrs_storaged.control.saves import Saves
 from sdrs_storaged.logs import get_log
 
 log = get_log("rounds")
 
-_MAX_TRIES = 20
 # A rank speaks when it joins and when it has read all its bytes; a round that is silent for longer than any such read
 # no longer pins anything. A newer attempt ends it at once.
 _SILENT_SECONDS = 24 * 3600.0
@@ -129,7 +128,7 @@ class Rounds:
         """The round that this attempt is in, opened by whoever comes first; and the generation to restore."""
         check_name(job, "job")
         check_rank(rank, world_size)
-        for _ in range(_MAX_TRIES):
+        for _ in range(MAX_TRIES):
             try:
                 live = await self._current(job, attempt, world_size, step=step, resume=resume)
                 live.heard_seconds = self._clock.monotonic_seconds()
@@ -224,7 +223,7 @@ class Rounds:
         self, job: JobName, attempt: Attempt, number: int, rank: int, failure: str, wait_ms: int
     ) -> tuple[Outcome, str]:
         """A rank verified its bytes (``failure`` empty) or could not; the round's outcome once it is known."""
-        for _ in range(_MAX_TRIES):
+        for _ in range(MAX_TRIES):
             try:
                 stored = await self._find_round(job, attempt, number)
                 outcome = _outcome_of(stored.value, number)

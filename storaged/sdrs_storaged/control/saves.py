@@ -24,13 +24,11 @@ from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Compare
-from sdrs_storaged.control.records import ConflictError, Records, Stored, put
+from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, put
 from sdrs_storaged.control.tally import Tally
 from sdrs_storaged.logs import get_log
 
 log = get_log("saves")
-
-_MAX_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class Saves:
             raise UnsupportedError(
                 f'pool "{pool.name}" promises {pool.level}, not {request.level}: choose a pool of that level'
             )
-        for _ in range(_MAX_TRIES):
+        for _ in range(MAX_TRIES):
             try:
                 stored = await self._open(request)
                 break
@@ -80,7 +78,7 @@ class Saves:
                 continue
         else:
             raise UnavailableError(
-                f'job "{request.job}" is too busy: its record changed {_MAX_TRIES} times in a row; try again'
+                f'job "{request.job}" is too busy: its record changed {MAX_TRIES} times in a row; try again'
             )
         save = stored.value
         registered = await self._records.get(keys.shard(save.save_id, request.rank), Shard)
