@@ -12,7 +12,7 @@ from prometheus_client import (
     Counter,
     start_http_server,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector as MetricSource
 
 from sdrs_core.cluster import NodeState
@@ -73,7 +73,7 @@ class ControllerMetrics(MetricSource):
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
-    def collect(self) -> list[GaugeMetricFamily]:
+    def collect(self) -> list[Metric]:
         controller = self._controller
         nodes = controller.members.nodes()
         by_state = GaugeMetricFamily("sdrs_nodes", "Nodes by state", labels=["state"])
@@ -86,13 +86,15 @@ class ControllerMetrics(MetricSource):
             used.add_metric([pool.name], controller.tally.bytes_by_pool[pool.name])
         single = {
             "sdrs_pending_saves": ("Saves that wait for ranks", len(controller.commits)),
-            "sdrs_commits": ("Checkpoints committed since the controller started", controller.tally.commits_total),
             "sdrs_damaged_checkpoints": ("Checkpoints known to be damaged", len(controller.tally.damaged)),
-            "sdrs_dropped_fragments": (
-                "Fragments collected since the controller started",
-                controller.collector.dropped_total,
-            ),
             "sdrs_term": ("The term of the active controller", controller.records.term.number),
         }
         gauges = [GaugeMetricFamily(name, text, value=value) for name, (text, value) in single.items()]
-        return [by_state, pools, used, *gauges]
+        # Since the controller started; Prometheus knows what to make of a counter that begins again.
+        counters = [
+            CounterMetricFamily("sdrs_commits", "Checkpoints committed", value=controller.tally.commits_total),
+            CounterMetricFamily(
+                "sdrs_dropped_fragments", "Fragments collected", value=controller.collector.dropped_total
+            ),
+        ]
+        return [by_state, pools, used, *gauges, *counters]

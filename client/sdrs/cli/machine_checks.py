@@ -208,7 +208,7 @@ def check_shared_memory() -> Check:
         usage = shutil.disk_usage("/dev/shm")
     except OSError:
         return Check(
-            "shared memory", Verdict.WARN, "/dev/shm is absent", "saves then stream over a socket: mount a tmpfs there"
+            "shared memory", Verdict.WARN, "/dev/shm is absent", "data loader workers need it: mount a tmpfs there"
         )
     detail = f"{format_bytes(usage.free)} free of {format_bytes(usage.total)} at /dev/shm"
     if usage.total < SHARED_MEMORY_WANTED_BYTES:
