@@ -10,8 +10,9 @@ import pytest
 
 import sdrs
 from sdrs import errors
-from tests.support.cluster import LocalCluster, flip_bit
+from tests.support.cluster import LocalCluster
 from tests.support.states import MIB, make_state, same
+from tests.support.stores import flip_bit
 
 HEADER_OFFSET, PAYLOAD_OFFSET = 40, 4096
 

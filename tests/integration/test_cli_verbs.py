@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file
 
 from sdrs.cli.root import root
-from tests.support.cluster import LocalCluster, flip_bit
+from tests.support.cluster import LocalCluster
+from tests.support.stores import flip_bit
 from tests.support.waiting import wait_for
 
 PROMISED_FIELDS = set(

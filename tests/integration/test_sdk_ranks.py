@@ -14,8 +14,9 @@ import pytest
 
 import sdrs
 from sdrs import errors
-from tests.support.cluster import LocalCluster, flip_bit, free_port
+from tests.support.cluster import LocalCluster, free_port
 from tests.support.states import MIB, make_state, same
+from tests.support.stores import flip_bit
 
 RANKS = range(3)
 

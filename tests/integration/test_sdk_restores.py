@@ -16,8 +16,9 @@ import sdrs
 from sdrs import errors
 from sdrs.transfer import FragmentRange, Summary
 from sdrs_core.cluster import Node
-from tests.support.cluster import LocalCluster, flip_bit, running_cluster
+from tests.support.cluster import LocalCluster, running_cluster
 from tests.support.states import MIB, make_state, same
+from tests.support.stores import flip_bit
 from tests.support.waiting import wait_for
 
 

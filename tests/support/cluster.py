@@ -200,12 +200,3 @@ def running_cluster(folder: Path, **options: Any) -> Iterator[LocalCluster]:
             if daemon.process and daemon.process.poll() is None:
                 daemon.process.send_signal(signal.SIGCONT)
                 daemon.kill()
-
-
-def flip_bit(path: Path, offset: int) -> None:
-    """Damage one bit of a file; a negative offset counts from its end."""
-    with open(path, "r+b") as file:
-        file.seek(offset, os.SEEK_END if offset < 0 else os.SEEK_SET)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 0x10]))
