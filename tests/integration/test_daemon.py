@@ -107,7 +107,7 @@ def test_a_stop_lets_a_save_finish(tmp_path: Path) -> None:
     """SIGTERM in the middle of a transfer: the node takes nobody new, but carries this one through."""
     with running_cluster(tmp_path) as cluster, cluster.connect(staging_bytes=MIB, timeout_seconds=30) as client:
         ckpts = client.checkpoints("drained")
-        state = make_state(1, 300 * MIB)
+        state = make_state(1, 128 * MIB)
         outcome: list[object] = []
         saver = threading.Thread(target=lambda: outcome.append(ckpts.save(step=1, state=state).wait(timeout=60)))
         saver.start()
