@@ -17,8 +17,8 @@ from typing import cast
 
 import pytest
 
-from sdrs_core import fault_points
 from sdrs_core.errors import CorruptDataError, FullError, InternalError, RefusedError, UnavailableError
+from sdrs_storaged import fault_points
 from sdrs_storaged.control.meta.in_process import Retention
 from sdrs_storaged.control.meta.sqlite import SqliteMetaStore
 from sdrs_storaged.control.meta.sqlite_file import open_database

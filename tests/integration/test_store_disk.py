@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from sdrs_core import checksums, fault_points
+from sdrs_core import checksums
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.cluster import DiskState
 from sdrs_core.errors import DiskFailedError, FullError, InvalidArgumentError, RefusedError, SdrsError
 from sdrs_core.ids import ClusterId, NodeId
+from sdrs_storaged import fault_points
 from sdrs_storaged.store.capacity import Thresholds
 from sdrs_storaged.store.disk import Disk
 from tests.support.stores import CLUSTER, NODE, all_keys, get, open_disk, opened, origin, path_of, payload, put

@@ -17,7 +17,6 @@ from typing import Protocol
 from sdrs_core.checkpoints import Save, SaveState, Shard
 from sdrs_core.cluster import Authority, Node, NodeState
 from sdrs_core.errors import SdrsError, StaleTermError
-from sdrs_core.fault_points import reach
 from sdrs_core.ids import BlobId, JobName, NodeId, SaveId
 from sdrs_core.retention import decide_retention
 from sdrs_storaged.control import keys
@@ -28,6 +27,7 @@ from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Delete, Put
 from sdrs_storaged.control.records import MAX_TXN_RECORDS, ConflictError, Records, Stored, batched, put
 from sdrs_storaged.control.rounds import Rounds
+from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 
 log = get_log("collector")

@@ -21,7 +21,6 @@ from sdrs_core.errors import (
     StaleTermError,
     UnavailableError,
 )
-from sdrs_core.fault_points import reach
 from sdrs_core.ids import JobName, NodeId, SaveId
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
@@ -29,6 +28,7 @@ from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Delete, Op
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, put
 from sdrs_storaged.control.tally import Tally
+from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 
 log = get_log("commits")

@@ -16,13 +16,13 @@ from sdrs_core.errors import (
     StaleEpochError,
     UnavailableError,
 )
-from sdrs_core.fault_points import reach
 from sdrs_core.ids import GroupId, JobName, NodeId, PoolName, SaveId
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.members import Layout, Members
 from sdrs_storaged.control.meta.store import Compare, Put
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, batched, put
+from sdrs_storaged.fault_points import reach
 
 
 @dataclass(frozen=True, slots=True)

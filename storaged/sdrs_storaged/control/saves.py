@@ -16,7 +16,6 @@ from sdrs_core.errors import (
     UnsupportedError,
     WorldSizeMismatchError,
 )
-from sdrs_core.fault_points import reach
 from sdrs_core.ids import JobName, NodeId, PoolName, SaveId, check_name, check_rank, check_step, random_id
 from sdrs_core.levels import Level
 from sdrs_storaged.control import keys
@@ -26,6 +25,7 @@ from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Compare
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, put
 from sdrs_storaged.control.tally import Tally
+from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 
 log = get_log("saves")

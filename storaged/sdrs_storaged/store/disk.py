@@ -21,8 +21,8 @@ from pathlib import Path
 
 from sdrs_core.cluster import DiskState
 from sdrs_core.errors import DiskFailedError, FullError, SdrsError, UnavailableError
-from sdrs_core.fault_points import reach
 from sdrs_core.ids import ClusterId, NodeId, check_random_id
+from sdrs_storaged.fault_points import reach
 from sdrs_storaged.folders import sync_folder
 from sdrs_storaged.store.buffers import BufferPool
 from sdrs_storaged.store.capacity import DiskUsage, Space, Thresholds

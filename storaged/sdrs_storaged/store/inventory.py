@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from sdrs_core.checksums import BLOCK_BYTES, DIGEST_BYTES
 from sdrs_core.errors import CorruptDataError, FullError, UnavailableError, UnsupportedError
-from sdrs_core.fault_points import reach
 from sdrs_core.ids import BlobId, DiskId
+from sdrs_storaged.fault_points import reach
 from sdrs_storaged.folders import sync_folder
 from sdrs_storaged.store.fragment import UNREADABLE_ERRNOS, FragmentKey, StoredFragment, file_bytes, read_contents
 

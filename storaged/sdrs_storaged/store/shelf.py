@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sdrs_core.errors import AlreadyExistsError, CorruptDataError, FullError, NotFoundError, UnavailableError
-from sdrs_core.fault_points import reach
+from sdrs_storaged.fault_points import reach
 from sdrs_storaged.store.disk import Disk
 from sdrs_storaged.store.fragment import FragmentKey, StoredFragment
 from sdrs_storaged.store.reader import FragmentReader

@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 
 from sdrs_core.checksums import Buffer
-from sdrs_core.fault_points import reach
+from sdrs_storaged.fault_points import reach
 from sdrs_storaged.store.buffers import BUFFERS_PER_WRITER
 from sdrs_storaged.store.disk import Disk
 from sdrs_storaged.store.fragment import FragmentKey

@@ -15,8 +15,8 @@ from types import TracebackType
 from sdrs_core import checksums
 from sdrs_core.checksums import BLOCK_BYTES, Buffer
 from sdrs_core.errors import CorruptDataError, InvalidArgumentError, RefusedError
-from sdrs_core.fault_points import reach
 from sdrs_proto.channel import PAYLOAD_OFFSET
+from sdrs_storaged.fault_points import reach
 from sdrs_storaged.store.buffers import BUFFER_BYTES
 from sdrs_storaged.store.disk import Disk
 from sdrs_storaged.store.fragment import (

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sdrs_core import fault_points
 from sdrs_core.errors import InternalError, SdrsError, UnavailableError
+from sdrs_storaged import fault_points
 from sdrs_storaged.control.meta.changes import events_of, holds
 from sdrs_storaged.control.meta.in_process import Counters, Retention, event_bytes
 from sdrs_storaged.control.meta.limits import OPERATION_OVERHEAD_BYTES
