@@ -19,7 +19,6 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from sdrs_core.cluster import Disk as DiskView
 from sdrs_core.cluster import Endpoints, Node
 from sdrs_core.errors import RefusedError, SdrsError, UnavailableError
 from sdrs_proto.limits import CHANNEL_OPTIONS
@@ -160,7 +159,7 @@ class Daemon:
         node = Node(identity.node_id, endpoints, config.domain or endpoints.host, os.getpid(), VERSION)
         linked = asyncio.Event()
         cleanup.callback(tasks.create_task(receipts.run()).cancel)
-        cleanup.callback(tasks.create_task(client.run(lambda: node, lambda: _disk_views(store), linked)).cancel)
+        cleanup.callback(tasks.create_task(client.run(lambda: node, store.disks, linked)).cancel)
         await linked.wait()
 
         async def drain() -> None:
@@ -205,21 +204,6 @@ def _unix_path(data_dir: Path) -> Path:
     if folder.stat().st_uid != os.getuid():
         raise RefusedError(f"{folder} belongs to somebody else: remove it, or choose a shorter data_dir")
     return folder / "data.sock"
-
-
-def _disk_views(store: FragmentStore) -> list[DiskView]:
-    return [
-        DiskView(
-            id=usage.disk_id,
-            path=str(usage.path),
-            state=usage.state,
-            capacity_bytes=usage.capacity_bytes,
-            used_bytes=usage.used_bytes,
-            fragment_count=usage.fragment_count,
-            detail=usage.detail,
-        )
-        for usage in store.disks()
-    ]
 
 
 async def _run(config: Config) -> None:

@@ -58,7 +58,7 @@ class DiskMetrics(MetricSource):
         count = GaugeMetricFamily("sdrs_disk_fragments", "Fragments on a disk", labels=labels)
         state = GaugeMetricFamily("sdrs_disk_state", "1 for the state that a disk is in", labels=[*labels, "state"])
         for disk in self._store.disks():
-            values = [disk.disk_id, str(disk.path)]
+            values = [disk.id, disk.path]
             capacity.add_metric(values, disk.capacity_bytes)
             used.add_metric(values, disk.used_bytes)
             count.add_metric(values, disk.fragment_count)

@@ -283,7 +283,7 @@ def test_a_failed_fsync_fails_the_disk_for_good_i9(folder: Path, faults: Faults,
         assert all_keys(store) == [kept.blob_id]
         assert get(store, kept) == b"kept"
         usage = store.disks()[0]
-        assert (usage.state, usage.room_bytes) == (DiskState.FAILED, 0)
+        assert (usage.state, store._disks[0].room_bytes()) == (DiskState.FAILED, 0)
         assert "fsync" in usage.detail
 
 

@@ -55,7 +55,9 @@ class ControllerClient:
                 await asyncio.sleep(backoff_seconds)
                 backoff_seconds = min(2 * backoff_seconds, _MAX_BACKOFF_SECONDS)
 
-    async def run(self, describe: Callable[[], Node], disks: Callable[[], list[Disk]], linked: asyncio.Event) -> None:
+    async def run(
+        self, describe: Callable[[], Node], disks: Callable[[], Sequence[Disk]], linked: asyncio.Event
+    ) -> None:
         """Stay linked for good: register, then beat until the stream breaks, and again."""
         backoff_seconds = _FIRST_BACKOFF_SECONDS
         while True:
@@ -86,7 +88,7 @@ class ControllerClient:
         await self._obey(response.authority)
         return float(response.heartbeat_interval_ms) / 1000
 
-    async def _beat(self, disks: Callable[[], list[Disk]], interval_seconds: float) -> None:
+    async def _beat(self, disks: Callable[[], Sequence[Disk]], interval_seconds: float) -> None:
         async def beats() -> AsyncIterator[membership_pb2.HeartbeatRequest]:
             while True:
                 found = await asyncio.to_thread(disks)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from sdrs_core.cluster import DiskState
 from sdrs_core.errors import FullError, InvalidArgumentError
-from sdrs_core.ids import DiskId
 
 _MIB = 1 << 20
 
@@ -31,20 +30,6 @@ class Thresholds:
             raise InvalidArgumentError(
                 f"near_full {self.near_full} and full {self.full} are not thresholds: use 0 < near_full <= full <= 1"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class DiskUsage:
-    """A disk as operators see it; ``detail`` says why it failed."""
-
-    disk_id: DiskId
-    path: Path
-    state: DiskState
-    capacity_bytes: int
-    used_bytes: int
-    room_bytes: int  # what can be written before it counts as full
-    fragment_count: int
-    detail: str
 
 
 class Space:

@@ -19,13 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sdrs_core.cluster import Disk as DiskView
 from sdrs_core.cluster import DiskState
 from sdrs_core.errors import DiskFailedError, FullError, SdrsError, UnavailableError
 from sdrs_core.ids import ClusterId, NodeId, check_random_id
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.folders import sync_folder
 from sdrs_storaged.store.buffers import BufferPool
-from sdrs_storaged.store.capacity import DiskUsage, Space, Thresholds
+from sdrs_storaged.store.capacity import Space, Thresholds
 from sdrs_storaged.store.claim import DiskIdentity, claim
 from sdrs_storaged.store.fragment import PAGE_BYTES, FragmentKey
 from sdrs_storaged.store.inventory import FOLDER_NAMES, Inventory, file_name
@@ -151,15 +152,19 @@ class Disk:
         finally:
             os.close(fd)
 
-    def usage(self) -> DiskUsage:
+    def room_bytes(self) -> int:
+        """What can be written before it counts as full."""
+        return 0 if self._failure else self.space.room_bytes()
+
+    def view(self) -> DiskView:
+        """The disk as operators and the controller see it."""
         capacity_bytes, used_bytes = self.space.measure()
-        return DiskUsage(
-            disk_id=self.disk_id,
-            path=self.folder,
+        return DiskView(
+            id=self.disk_id,
+            path=str(self.folder),
             state=DiskState.FAILED if self._failure else self.space.state(),
             capacity_bytes=capacity_bytes,
             used_bytes=used_bytes,
-            room_bytes=0 if self._failure else self.space.room_bytes(),
             fragment_count=self.inventory.fragment_count,
             detail=self._failure,
         )

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from sdrs_core.checkpoints import Verdict
+from sdrs_core.cluster import Disk as DiskView
 from sdrs_core.errors import (
     CorruptDataError,
     DiskFailedError,
@@ -17,7 +18,6 @@ from sdrs_core.errors import (
     SdrsError,
 )
 from sdrs_core.ids import BlobId
-from sdrs_storaged.store.capacity import DiskUsage
 from sdrs_storaged.store.disk import Disk
 from sdrs_storaged.store.fragment import FragmentKey, FragmentMeta, FragmentOrigin, StoredFragment
 from sdrs_storaged.store.reader import FragmentReader
@@ -50,7 +50,7 @@ class FragmentStore:
     def create(self, origin: FragmentOrigin, size_hint: int | None = None) -> FragmentWriter:
         """Begin a fragment on the disk with most room; with ``size_hint`` its space is reserved now."""
         refusal: SdrsError | None = None
-        for disk in sorted(self._disks, key=lambda disk: disk.usage().room_bytes, reverse=True):
+        for disk in sorted(self._disks, key=Disk.room_bytes, reverse=True):
             meta = FragmentMeta(
                 **asdict(origin),
                 cluster_id=disk.identity.cluster_id,
@@ -176,8 +176,8 @@ class FragmentStore:
         self._shelf.drop_stale_row(disk, stored.key)
         return False
 
-    def disks(self) -> Sequence[DiskUsage]:
-        return [disk.usage() for disk in self._disks]
+    def disks(self) -> Sequence[DiskView]:
+        return [disk.view() for disk in self._disks]
 
     def close(self) -> None:
         for disk in self._disks:
