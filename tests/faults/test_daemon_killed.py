@@ -10,17 +10,8 @@ import sdrs
 from sdrs import errors
 from tests.support.cluster import DaemonProcess, LocalCluster
 from tests.support.states import make_state, same
+from tests.support.stores import WRITE_POINTS
 
-NODE_POINTS = [
-    "fragment.created",
-    "fragment.write",
-    "fragment.fsync",
-    "fragment.synced",
-    "inventory.write",
-    "fragment.renamed",
-    "fragment.folder_fsync",
-    "fragment.done",
-]
 CONTROLLER_POINTS = ["meta.commit", "meta.committed", "save.begun", "receipt.stored", "commit.before", "commit.after"]
 
 
@@ -40,7 +31,7 @@ def _check_all(client: sdrs.Cluster, job: str, acknowledged: dict[int, int], att
         assert ckpts.verify(step).ok
 
 
-@pytest.mark.parametrize("point", NODE_POINTS)
+@pytest.mark.parametrize("point", WRITE_POINTS)
 def test_a_node_killed_in_mid_save_loses_nothing_acknowledged(armed_cluster: LocalCluster, point: str) -> None:
     _kill_during_save(armed_cluster, armed_cluster.nodes[0], point, point)
 

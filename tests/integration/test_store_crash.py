@@ -13,18 +13,8 @@ import pytest
 from sdrs_core.checkpoints import Verdict
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.ids import BlobId
-from tests.support.stores import all_keys, get, hash_of, opened, payload, put
+from tests.support.stores import WRITE_POINTS, all_keys, get, hash_of, opened, payload, put
 
-POINTS = [
-    "fragment.created",
-    "fragment.write",
-    "fragment.fsync",
-    "fragment.synced",
-    "inventory.write",
-    "fragment.renamed",
-    "fragment.folder_fsync",
-    "fragment.done",
-]
 # More than one buffer, and a tail that is not whole pages: every kind of write takes place.
 SIZE = 3 * BLOCK_BYTES + 77
 WRITER = """
@@ -38,7 +28,7 @@ with opened(Path(sys.argv[1])) as store:
 """
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", WRITE_POINTS)
 @pytest.mark.parametrize("visit", [1, 2, 3])
 def test_kill_9_at_each_step(tmp_path: Path, point: str, visit: int) -> None:
     folder = tmp_path / "disk"

@@ -18,6 +18,17 @@ from sdrs_storaged.store.fragment import FragmentOrigin, StoredFragment
 
 CLUSTER = ClusterId("c" * 32)
 NODE = NodeId("node-1")
+# The steps of a write, in order: where a node may die.
+WRITE_POINTS = [
+    "fragment.created",
+    "fragment.write",
+    "fragment.fsync",
+    "fragment.synced",
+    "inventory.write",
+    "fragment.renamed",
+    "fragment.folder_fsync",
+    "fragment.done",
+]
 
 
 def origin(blob_id: str | None = None, index: int = 0) -> FragmentOrigin:
