@@ -142,14 +142,21 @@ def test_another_number_of_ranks_is_refused_instead_of_restoring_a_part(shared_c
 
 def test_each_start_of_torchrun_is_an_attempt_of_its_own(tmp_path: Path) -> None:
     script = tmp_path / "tell.py"
-    script.write_text("from sdrs.attempt import resolve_attempt as a\nprint(a(None, 'job', 2).run, flush=True)\n")
+    # Into files: what ranks print at the same moment may share a line.
+    script.write_text(
+        "import os, pathlib\n"
+        "from sdrs.attempt import resolve_attempt\n"
+        "pathlib.Path(os.environ['RANK']).write_text(resolve_attempt(None, 'job', 2).run)\n"
+    )
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
     environment = {key: value for key, value in os.environ.items() if key != "SDRS_ATTEMPT" and "SLURM" not in key}
     starts = []
     for _ in range(2):
-        ran = subprocess.run([*launcher, script], env=environment, capture_output=True, text=True, timeout=100)
+        ran = subprocess.run(
+            [*launcher, script], env=environment, capture_output=True, text=True, timeout=100, cwd=tmp_path
+        )
         assert ran.returncode == 0, ran.stderr
-        first, second = ran.stdout.split()
+        first, second = ((tmp_path / rank).read_text() for rank in "01")
         assert first == second
         starts.append(first)
     assert starts[0] != starts[1]

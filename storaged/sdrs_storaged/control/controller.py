@@ -76,7 +76,9 @@ class Controller:
         return [stored.value for stored in found], more
 
     async def trash_count(self) -> int:
-        return len([stored async for stored in self.records.all(keys.TRASH, Save)])
+        """Up to a page: whoever connects asks for it, so it must stay cheap."""
+        found, _ = await self.records.page(keys.TRASH, Save)
+        return len(found)
 
     def warnings(self) -> list[str]:
         """What an operator should know, in sentences."""
