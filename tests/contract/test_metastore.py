@@ -1,89 +1,27 @@
-"""The contract of the MetaStore. Every implementation runs this file."""
+"""The contract of the MetaStore: transactions, ranges, closing. Every implementation runs it."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
-from pathlib import Path
+from contextlib import aclosing
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sdrs_core.errors import InvalidArgumentError, UnavailableError
-from sdrs_storaged.control.meta.in_process import Retention
-from sdrs_storaged.control.meta.memory import MemoryMetaStore
-from sdrs_storaged.control.meta.sqlite import SqliteMetaStore
 from sdrs_storaged.control.meta.store import (
     ELECTION_PREFIX,
-    LEADER_KEY,
-    CompactedError,
     Compare,
     Delete,
     DeletePrefix,
-    EventBatch,
     EventKind,
     MetaStore,
     Op,
     Put,
-    Term,
     TxnResult,
 )
-
-DEADLINE_SECONDS = 30
-KEEP = Retention(revision_count=40)
-
-
-class Stores:
-    """Makes empty stores of one kind, and runs a test's coroutine on one of them."""
-
-    def __init__(self, kind: str, folder: Path) -> None:
-        self._kind = kind
-        self._folder = folder
-        self._numbers = itertools.count()
-
-    @asynccontextmanager
-    async def empty(self, retention: Retention | None = None) -> AsyncIterator[MetaStore]:
-        store: MetaStore
-        if self._kind == "memory":
-            store = MemoryMetaStore(retention)
-        else:
-            store = await SqliteMetaStore.open(self._folder / f"meta-{next(self._numbers)}.db", retention)
-        try:
-            yield store
-        finally:
-            await store.close()
-
-    def run(self, test: Callable[[MetaStore], Awaitable[None]], retention: Retention | None = None) -> None:
-        async def main() -> None:
-            async with asyncio.timeout(DEADLINE_SECONDS), self.empty(retention) as store:
-                await test(store)
-
-        asyncio.run(main())
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
-    return Stores(request.param, tmp_path)
-
-
-async def value(store: MetaStore, key: str) -> bytes | None:
-    entry = await store.get(key)
-    return entry.value if entry else None
-
-
-async def keys(store: MetaStore, prefix: str) -> list[str]:
-    return [entry.key for entry in (await store.range(prefix)).entries]
-
-
-async def take(batches: AsyncIterator[EventBatch], count: int) -> list[EventBatch]:
-    return [await anext(batches) for _ in range(count)]
-
-
-def changes(batch: EventBatch) -> list[tuple[str, str, bytes]]:
-    return [(event.kind.value, event.entry.key, event.entry.value) for event in batch.events]
+from tests.support.metastores import Stores, keys, take, value
 
 
 def test_an_entry_tells_its_revisions_and_version(stores: Stores) -> None:
@@ -241,191 +179,6 @@ def test_a_page_of_large_values_ends_before_it_fills_the_memory(stores: Stores) 
         page = await store.range("k")
         assert page.more
         assert 1 <= len(page.entries) <= 6
-
-    stores.run(test)
-
-
-def test_a_watch_sees_the_past_then_the_present(stores: Stores) -> None:
-    async def test(store: MetaStore) -> None:
-        first = (await store.txn([], [Put("w/a", b"1"), Put("other", b""), Put("w/b", b"2")])).revision
-        await store.txn([], [Put("other", b"")])
-        second = (await store.txn([], [Delete("w/a"), Delete("w/none")])).revision
-        async with aclosing(store.watch("w/", first)) as batches:
-            past = await take(batches, 2)
-            assert [batch.revision for batch in past] == [first, second]
-            assert changes(past[0]) == [("put", "w/a", b"1"), ("put", "w/b", b"2")]
-            assert changes(past[1]) == [("delete", "w/a", b"")]
-            deleted = past[1].events[0]
-            assert deleted.kind is EventKind.DELETE
-            assert deleted.entry.mod_revision == second
-            live = asyncio.ensure_future(anext(batches))
-            await store.txn([], [Put("other", b"")])
-            third = (await store.txn([], [DeletePrefix("w/"), Put("x", b"")])).revision
-            batch = await live
-            assert (batch.revision, changes(batch)) == (third, [("delete", "w/b", b"")])
-        async with aclosing(store.watch("w/", second)) as batches:
-            assert (await anext(batches)).revision == second
-
-    stores.run(test)
-
-
-def test_a_watch_has_no_gaps_and_no_repeats_while_writers_run(stores: Stores) -> None:
-    writer_count, put_count = 8, 60
-
-    async def test(store: MetaStore) -> None:
-        async def write(writer: int) -> list[tuple[int, str]]:
-            done = []
-            for number in range(put_count):
-                key = f"{'w' if number % 3 else 'other'}/{writer}/{number}"
-                done.append(((await store.txn([], [Put(key, b"")])).revision, key))
-            return done
-
-        async def follow(from_revision: int, count: int, resume_every: int) -> list[tuple[int, str]]:
-            seen: list[tuple[int, str]] = []
-            while len(seen) < count:
-                async with aclosing(store.watch("w/", seen[-1][0] + 1 if seen else from_revision)) as batches:
-                    for batch in await take(batches, min(resume_every, count - len(seen))):
-                        seen.append((batch.revision, batch.events[0].entry.key))
-                        await asyncio.sleep(0)
-            return seen
-
-        start = await store.revision() + 1
-        expected_count = writer_count * sum(1 for number in range(put_count) if number % 3)
-        async with asyncio.TaskGroup() as group:
-            followers = [group.create_task(follow(start, expected_count, every)) for every in (7, expected_count)]
-            writers = [group.create_task(write(writer)) for writer in range(writer_count)]
-        written = sorted(itertools.chain.from_iterable(task.result() for task in writers))
-        assert [revision for revision, _ in written] == list(range(start, start + writer_count * put_count))
-        for follower in followers:
-            assert follower.result() == [(revision, key) for revision, key in written if key.startswith("w/")]
-
-    stores.run(test)
-
-
-def test_a_watch_delivers_large_histories_whole(stores: Stores) -> None:
-    async def test(store: MetaStore) -> None:
-        payload = b"v" * 700_000
-        for number in range(20):
-            await store.txn([], [Put(f"k{number}", payload), Put(f"l{number}", payload)])
-        async with aclosing(store.watch("", 1)) as batches:
-            seen = [event.entry.key for batch in await take(batches, 20) for event in batch.events]
-        assert seen == [f"{letter}{number}" for number in range(20) for letter in "kl"]
-
-    stores.run(test)
-
-
-def test_compaction_forgets_history_but_not_state(stores: Stores) -> None:
-    async def test(store: MetaStore) -> None:
-        for number in range(10):
-            await store.txn([], [Put("a", b"%d" % number)])
-        newest = await store.revision()
-        lagging = store.watch("a", newest - 9)
-        await anext(lagging)
-        await store.compact(newest - 2)
-        await store.compact(newest - 5)
-        with pytest.raises(CompactedError):
-            await anext(store.watch("a", newest - 3))
-        async with aclosing(store.watch("a", newest - 2)) as batches:
-            assert [changes(batch)[0][2] for batch in await take(batches, 3)] == [b"7", b"8", b"9"]
-        entry = await store.get("a")
-        assert entry is not None
-        assert (entry.value, entry.version, await store.revision()) == (b"9", 10, newest)
-        await lagging.aclose()
-
-    stores.run(test)
-
-
-def test_history_stays_bounded_by_itself(stores: Stores) -> None:
-    async def test(store: MetaStore) -> None:
-        for number in range(100):
-            await store.txn([], [Put(f"k{number}", b"")])
-        newest = await store.revision()
-        with pytest.raises(CompactedError):
-            await anext(store.watch("", newest - 40))
-        async with aclosing(store.watch("", newest - 39)) as batches:
-            assert [batch.revision for batch in await take(batches, 40)] == list(range(newest - 39, newest + 1))
-        assert len(await keys(store, "k")) == 100
-
-    stores.run(test, KEEP)
-
-
-def test_a_watch_that_falls_behind_compaction_is_told(stores: Stores) -> None:
-    async def test(store: MetaStore) -> None:
-        await store.txn([], [Put("a", b"")])
-        async with aclosing(store.watch("a", await store.revision())) as batches:
-            await anext(batches)
-            for _ in range(100):
-                await store.txn([], [Put("a", b"")])
-            with pytest.raises(CompactedError):
-                await anext(batches)
-
-    stores.run(test, KEEP)
-
-
-def test_terms_rise_and_one_leads_at_a_time(stores: Stores) -> None:
-    async def test(store: MetaStore) -> None:
-        first = await store.campaign("c0")
-        leading: set[str] = set()
-        numbers: list[int] = []
-
-        async def lead(candidate: str) -> None:
-            term = await store.campaign(candidate)
-            assert term.candidate == candidate
-            leading.add(candidate)
-            assert leading == {candidate}
-            numbers.append(term.number)
-            assert (await store.txn([term.unchanged()], [Put("led-by", candidate.encode())])).succeeded
-            leading.remove(candidate)
-            await store.resign(term)
-
-        async with asyncio.TaskGroup() as group:
-            for number in range(1, 6):
-                group.create_task(lead(f"c{number}"))
-            await store.txn([], [Put("noise", b"")])
-            assert not numbers
-            await store.resign(first)
-        assert numbers == sorted(set(numbers))
-        assert len(numbers) == 5
-        assert numbers[0] > first.number
-
-    stores.run(test)
-
-
-def test_an_old_term_fences_nothing_in(stores: Stores) -> None:
-    async def test(store: MetaStore) -> None:
-        old = await store.campaign("one")
-        assert (await store.txn([old.unchanged()], [Put("a", b"old")])).succeeded
-        await store.resign(old)
-        assert not (await store.txn([old.unchanged()], [Put("a", b"late")])).succeeded
-        new = await store.campaign("one")
-        assert new.number > old.number
-        assert not (await store.txn([old.unchanged()], [Put("a", b"late")])).succeeded
-        await store.resign(old)
-        assert (await store.txn([new.unchanged()], [Put("a", b"new")])).succeeded
-        assert await value(store, "a") == b"new"
-
-    stores.run(test)
-
-
-def test_a_campaign_that_is_given_up_while_it_wins_leaves_nobody_leading(stores: Stores) -> None:
-    async def test(store: MetaStore) -> None:
-        campaign: asyncio.Task[Term]
-        txn = store.txn
-
-        async def txn_then_cancelled(compare: Sequence[Compare], then: Sequence[Op]) -> TxnResult:
-            setattr(store, "txn", txn)  # noqa: B010
-            result = await txn(compare, then)
-            assert result.succeeded
-            campaign.cancel()
-            await asyncio.sleep(0)
-            return result
-
-        setattr(store, "txn", txn_then_cancelled)  # noqa: B010
-        campaign = asyncio.create_task(store.campaign("fickle"))
-        await asyncio.wait([campaign])
-        assert campaign.cancelled()
-        assert await store.get(LEADER_KEY) is None
-        assert (await store.campaign("steady")).number > 1
 
     stores.run(test)
 

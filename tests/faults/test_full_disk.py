@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from sdrs import errors
 from tests.support.cluster import LocalCluster, running_cluster
+from tests.support.file_systems import needs_root, small_file_system
 from tests.support.states import MIB, make_state, same
 from tests.support.waiting import wait_for
-
-
-@contextmanager
-def small_file_system(folder: Path, size_mib: int) -> Iterator[Path]:
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 
 
 @needs_root

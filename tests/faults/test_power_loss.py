@@ -8,9 +8,7 @@ there.
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 import subprocess
 import threading
 import time
@@ -18,16 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 import sdrs
 from tests.support.cluster import LocalCluster, make_cluster, running_cluster
+from tests.support.file_systems import needs_root
 from tests.support.states import MIB, make_state, same
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("mkfs.ext4") is None, reason="a file system in a loop file needs root"
-)
+pytestmark = needs_root
 
 FILE_SYSTEM_BYTES = 400 * MIB
 COPIES = 3

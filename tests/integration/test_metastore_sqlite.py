@@ -32,6 +32,7 @@ WRITER_PROGRAM = """
 import asyncio, sys
 from sdrs_storaged.control.meta.sqlite import SqliteMetaStore
 from sdrs_storaged.control.meta.store import Put
+from tests.support.file_systems import needs_root, small_file_system
 
 async def write(store, first):
     for number in range(first, 1_000_000, 4):
@@ -96,13 +97,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with small_file_system(tmp_path / "small", 2) as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("fault", ["", "meta.commit=kill@25", "meta.committed=kill@25"])
@@ -203,6 +199,7 @@ def test_a_full_disk_refuses_changes_nothing_and_recovers(path: Path, faults: Fa
     run(path, test)
 
 
+@needs_root
 def test_a_really_full_disk_refuses_and_recovers(small_disk: Path) -> None:
     path, filler = small_disk / "meta.db", small_disk / "filler"
     acknowledged: list[str] = []

@@ -19,6 +19,7 @@ from sdrs_core.ids import ClusterId, NodeId
 from sdrs_storaged import fault_points
 from sdrs_storaged.store.capacity import Thresholds
 from sdrs_storaged.store.disk import Disk
+from tests.support.file_systems import needs_root, small_file_system
 from tests.support.stores import CLUSTER, NODE, all_keys, get, open_disk, opened, origin, path_of, payload, put
 
 
@@ -49,16 +50,8 @@ def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faults:
 
 @pytest.fixture
 def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
-    """A real filesystem that can be filled to its last byte."""
-    mount = tmp_path / "tmpfs"
-    mount.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(mount)], capture_output=True)
-    if done.returncode:
-        pytest.skip("mounting a tmpfs needs root; the same is tested with fault points")
-    try:
-        yield mount
-    finally:
-        subprocess.run(["umount", str(mount)], check=True)
+    with small_file_system(tmp_path / "tmpfs", 8) as folder:
+        yield folder
 
 
 def fill(folder: Path) -> Path:
@@ -192,6 +185,7 @@ def test_thresholds_are_validated() -> None:
         Thresholds(near_full=0.9, full=0.8)
 
 
+@needs_root
 def test_a_really_full_disk_refuses_recovers_and_deletes_i7(small_tmpfs: Path) -> None:
     folder = small_tmpfs / "disk"
     open_disk(folder).close()
@@ -211,6 +205,7 @@ def test_a_really_full_disk_refuses_recovers_and_deletes_i7(small_tmpfs: Path) -
 
 
 @pytest.mark.parametrize("inventory_lost", [False, True])
+@needs_root
 def test_a_disk_that_is_full_when_it_is_opened_can_be_deleted_from_i7(small_tmpfs: Path, inventory_lost: bool) -> None:
     folder = small_tmpfs / "disk"
     with opened(folder) as store:
