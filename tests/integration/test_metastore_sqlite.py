@@ -28,11 +28,12 @@ from sdrs_storaged.control.meta.store import Compare, EventKind, Put, Term, TxnR
 DEADLINE_SECONDS = 60
 
 # Leads, then writes pairs from several tasks at once, and prints each pair's number once it is acknowledged.
+from tests.support.file_systems import needs_root, small_file_system
+
 WRITER_PROGRAM = """
 import asyncio, sys
 from sdrs_storaged.control.meta.sqlite import SqliteMetaStore
 from sdrs_storaged.control.meta.store import Put
-from tests.support.file_systems import needs_root, small_file_system
 
 async def write(store, first):
     for number in range(first, 1_000_000, 4):
