@@ -24,12 +24,11 @@ from sdrs_storaged.control.meta.sqlite import SqliteMetaStore
 from sdrs_storaged.control.meta.sqlite_file import open_database
 from sdrs_storaged.control.meta.sqlite_writer import Work, Writer
 from sdrs_storaged.control.meta.store import Compare, EventKind, Put, Term, TxnResult
+from tests.support.file_systems import needs_root, small_file_system
 
 DEADLINE_SECONDS = 60
 
 # Leads, then writes pairs from several tasks at once, and prints each pair's number once it is acknowledged.
-from tests.support.file_systems import needs_root, small_file_system
-
 WRITER_PROGRAM = """
 import asyncio, sys
 from sdrs_storaged.control.meta.sqlite import SqliteMetaStore
