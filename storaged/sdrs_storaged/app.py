@@ -52,6 +52,7 @@ E = TypeVar("E", bound=Exception)
 log = get_log("storaged")
 
 _DRAIN_SECONDS = 10.0
+_VERIFY_SLOTS = 2  # a disk reads no faster for more
 # A second daemon must not share the port: it would take half of the calls.
 _SERVER_OPTIONS = [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)]
 _LONGEST_UNIX_PATH = 100
@@ -138,14 +139,26 @@ class Daemon:
             await asyncio.to_thread(identity.join, await client.find_cluster())
         store = FragmentStore(await asyncio.to_thread(self._open_disks, identity), Clock().unix_seconds)
         cleanup.callback(store.close)
-        workers = ThreadPoolExecutor(config.write_slots + config.read_slots, thread_name_prefix="node")
+        slot_count = config.write_slots + config.read_slots + _VERIFY_SLOTS
+        workers = ThreadPoolExecutor(slot_count, thread_name_prefix="node")
         cleanup.callback(workers.shutdown)
         receipts = ReceiptQueue(client.send_receipts)
         tickets = Tickets()
         writes, reads = Slots("write", config.write_slots), Slots("read", config.read_slots)
+        verifies = Slots("verify", _VERIFY_SLOTS)
         blobs = BlobStore(store, identity, NodeMetrics(self._registry))
         self._registry.register(DiskMetrics(store, lambda: {"write": writes.taken, "read": reads.taken}))
-        service = StorageService(store, blobs, identity, receipts, tickets, writes=writes, reads=reads, workers=workers)
+        service = StorageService(
+            store,
+            blobs,
+            identity,
+            receipts,
+            tickets,
+            writes=writes,
+            reads=reads,
+            verifies=verifies,
+            workers=workers,
+        )
         address = await self._serve(cleanup, config.listen, [handler(STORAGE, service, serve)])
         data_server = DataChannelServer(blobs, tickets)
         cleanup.callback(data_server.close)

@@ -66,9 +66,12 @@ def _threads(node: DaemonProcess) -> int:
     return len(os.listdir(f"/proc/{node.pid}/task"))
 
 
-def _temporary_files(node: DaemonProcess) -> list[str]:
-    links = [f"/proc/{node.pid}/fd/{fd}" for fd in os.listdir(f"/proc/{node.pid}/fd")]
-    return [target for link in links if os.path.islink(link) and "/disk-1/tmp/" in (target := os.readlink(link))]
+def _open_files(node: DaemonProcess, part_of_path: str) -> int:
+    count = 0
+    for fd in os.listdir(f"/proc/{node.pid}/fd"):
+        with suppress(FileNotFoundError):
+            count += part_of_path in os.readlink(f"/proc/{node.pid}/fd/{fd}")
+    return count
 
 
 def _check_serves(cluster: LocalCluster, step: int) -> None:
@@ -101,7 +104,7 @@ def test_streams_that_break_off_at_any_moment_leave_nothing_open(cluster: LocalC
         call = storage.write_blob.future(frames(), timeout=10)
         time.sleep(number * 0.0003)  # the moment of hanging up, not a wait
         call.cancel()
-    wait_for(lambda: not _temporary_files(cluster.nodes[0]), "the files of broken streams to be closed")
+    wait_for(lambda: not _open_files(cluster.nodes[0], "disk-1/tmp/"), "the files of broken streams to be closed")
     assert not list(cluster.nodes[0].data_dir.glob("disk-1/tmp/*"))
     _check_serves(cluster, 2)
 
@@ -164,3 +167,19 @@ def test_an_epoch_that_a_client_made_up_does_not_close_the_group(cluster: LocalC
     ticket = storage.open_write(pb.OpenWriteRequest(intent=intent), timeout=10).ticket
     _connect(cluster.nodes[0], _hello(ticket)).close()
     _check_serves(cluster, 5)
+
+
+def test_many_verifications_at_once_keep_no_one_from_saving(cluster: LocalCluster, storage: Stub) -> None:
+    """Each reads a whole fragment: they have slots of their own, and end when nobody waits for them (P21)."""
+    with cluster.connect() as client:
+        ckpts = client.checkpoints("verified")
+        ckpts.save(step=1, state=make_state(1, 300 * MIB)).wait()
+        blob = max(ckpts.shards(1)[0].blobs, key=lambda blob: blob.size_bytes)
+        calls = [storage.verify_fragment(pb.VerifyFragmentRequest(blob_id=blob.id), timeout=60) for _ in range(80)]
+        next(iter(calls[0]))
+        assert 0 < _open_files(cluster.nodes[0], blob.id) <= 4  # two readers, each with two descriptors
+        _check_serves(cluster, 6)
+        for call in calls:
+            call.cancel()
+        wait_for(lambda: not _open_files(cluster.nodes[0], blob.id), "the readings that nobody waits for to end", 5)
+        assert ckpts.verify(1).ok

@@ -100,9 +100,8 @@ def test_the_slots_of_tickets_that_nobody_used_come_back() -> None:
         reads = Slots("read", 2)
         tickets = Tickets(lambda: now)
         unused = cast("None", None)
-        service = StorageService(
-            unused, unused, unused, unused, tickets, writes=Slots("write", 1), reads=reads, workers=unused
-        )
+        others = {"writes": Slots("write", 1), "verifies": Slots("verify", 1)}
+        service = StorageService(unused, unused, unused, unused, tickets, reads=reads, workers=unused, **others)
         request = pb.OpenReadRequest(blob_id=random_id())
         for _ in range(2):
             await service.open_read(request)

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from sdrs_core.checkpoints import MIRROR, Blob, Holder, Shard
 from sdrs_core.checksums import BLOCK_BYTES
-from sdrs_core.errors import InvalidArgumentError, ProtocolError, SaveFailedError
+from sdrs_core.errors import InvalidArgumentError, ProtocolError, SaveFailedError, UnavailableError
 from sdrs_core.ids import BlobId, GroupId, check_random_id
 from sdrs_proto import convert
 from sdrs_proto.framing import Frame
@@ -25,7 +25,7 @@ from sdrs_storaged.node.receipts import ReceiptQueue
 from sdrs_storaged.node.transfers import Slots, Tickets, WriteIntent
 from sdrs_storaged.rpc.blobs import BlobStore, read_intent_from, stored_to, summary_of, write_intent_from
 from sdrs_storaged.rpc.edge import page_size
-from sdrs_storaged.store.engine import FragmentStore
+from sdrs_storaged.store.engine import FragmentStore, Verification
 from sdrs_storaged.store.fragment import FragmentKey, StoredFragment
 from sdrs_storaged.store.reader import FragmentReader
 from sdrs_storaged.store.writer import FragmentWriter
@@ -34,6 +34,7 @@ T = TypeVar("T")
 C = TypeVar("C", FragmentReader, FragmentWriter)
 
 _SLOT_SECONDS = CALL_SECONDS / 2
+_VERIFY_SLOT_SECONDS = 60.0
 _PROGRESS_SECONDS = 0.2
 _MAX_BATCH_FRAMES = 64
 
@@ -49,6 +50,7 @@ class StorageService:
         *,
         writes: Slots,
         reads: Slots,
+        verifies: Slots,
         workers: Executor,
     ) -> None:
         self._store = store
@@ -58,6 +60,7 @@ class StorageService:
         self._tickets = tickets
         self._writes = writes
         self._reads = reads
+        self._verifies = verifies
         self._workers = workers
 
     async def _run(self, work: Callable[..., T], *args: object) -> T:
@@ -202,23 +205,37 @@ class StorageService:
     # Commands
 
     async def verify_fragment(self, request: pb.VerifyFragmentRequest) -> AsyncIterator[pb.VerifyFragmentResponse]:
+        blob_id = BlobId(check_random_id(request.blob_id, "blob id"))
         checked_bytes = 0
+        is_wanted = True
 
         def progress(count: int) -> None:
             nonlocal checked_bytes
             checked_bytes = count
+            if not is_wanted:
+                raise UnavailableError("nobody waits for this verification any more")
 
-        blob_id = BlobId(check_random_id(request.blob_id, "blob id"))
+        await self._verifies.take(_VERIFY_SLOT_SECONDS)
         work = asyncio.ensure_future(
             self._run(self._store.verify, blob_id, request.fragment_index, request.expected_hash or None, progress)
         )
-        while not work.done():
-            await asyncio.wait([work], timeout=_PROGRESS_SECONDS)
-            yield pb.VerifyFragmentResponse(checked_bytes=checked_bytes)
+        # Until the reading has ended, which is later than this call if its caller hangs up.
+        work.add_done_callback(self._verified)
+        try:
+            while not work.done():
+                await asyncio.wait([work], timeout=_PROGRESS_SECONDS)
+                yield pb.VerifyFragmentResponse(checked_bytes=checked_bytes)
+        finally:
+            is_wanted = False
         found = work.result()
         yield pb.VerifyFragmentResponse(
             checked_bytes=checked_bytes, verdict=convert.verdict_to(found.verdict), detail=found.detail
         )
+
+    def _verified(self, work: asyncio.Future[Verification]) -> None:
+        self._verifies.give()
+        if not work.cancelled():
+            work.exception()  # heard, also if nobody asks for it
 
     async def list_fragments(self, request: pb.ListFragmentsRequest) -> pb.ListFragmentsResponse:
         limit = page_size(request.page_size)
