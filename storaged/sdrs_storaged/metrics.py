@@ -19,6 +19,8 @@ from sdrs_core.cluster import NodeState
 from sdrs_storaged.control.controller import Controller
 from sdrs_storaged.store.engine import FragmentStore
 
+_SILENCE_SECONDS = 5.0
+
 
 def new_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
@@ -30,6 +32,9 @@ def new_registry() -> CollectorRegistry:
 def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> tuple[str, Callable[[], None]]:
     """The address taken, and how to stop."""
     server, _ = start_http_server(port, host, registry)
+    # Each connection has a thread: whoever says nothing is left after a while, and that is no error (I10).
+    server.RequestHandlerClass.timeout = _SILENCE_SECONDS  # type: ignore[attr-defined]
+    server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
 
     def stop() -> None:
         server.shutdown()

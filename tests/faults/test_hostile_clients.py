@@ -183,3 +183,17 @@ def test_many_verifications_at_once_keep_no_one_from_saving(cluster: LocalCluste
             call.cancel()
         wait_for(lambda: not _open_files(cluster.nodes[0], blob.id), "the readings that nobody waits for to end", 5)
         assert ckpts.verify(1).ok
+
+
+def test_the_metrics_port_leaves_those_who_say_nothing(cluster: LocalCluster) -> None:
+    node = cluster.nodes[0]
+    before = _threads(node)
+    host, _, port = node.running()["metrics"].rpartition(":")
+    silent = [socket.create_connection((host, int(port)), timeout=5) for _ in range(12)]
+    try:
+        wait_for(lambda: _threads(node) >= before + 8, "them to be taken in")
+        wait_for(lambda: _threads(node) < before + 4, "their threads to end")
+        assert "Traceback" not in node.log_path.read_text()
+    finally:
+        for connection in silent:
+            connection.close()

@@ -417,3 +417,23 @@ def test_a_collection_that_is_under_way_stops_when_the_controller_is_frozen() ->
         assert len(harness.nodes.names()) == 1
 
     asyncio.run(run())
+
+
+def test_a_controller_that_stood_still_gives_those_who_wait_time_to_renew_p20() -> None:
+    async def run() -> None:
+        harness = await started()
+        harness.controller.collector._interval_seconds = 0.01
+        begun = await harness.begin(10, rank=0, world_size=2)
+        await harness.seal(begun, rank=0)
+        collecting = asyncio.create_task(harness.controller.collector.run())
+        await asyncio.sleep(0)
+        harness.clock.advance(10 * TTL_SECONDS)  # as if stopped in the middle of its sleep
+        await asyncio.sleep(0.1)
+        assert (await harness.find(begun)).state is SaveState.PENDING
+        collecting.cancel()
+        await asyncio.gather(collecting, return_exceptions=True)
+        await harness.pass_time(TTL_SECONDS + 1)
+        await harness.collect()
+        assert (await harness.find(begun)).state is SaveState.ABORTED
+
+    asyncio.run(run())

@@ -107,6 +107,10 @@ class Commits:
     def renew(self, pending: Pending) -> None:
         pending.renewed_seconds = self._clock.monotonic_seconds()
 
+    def renew_all(self) -> None:
+        for pending in self._pending.values():
+            self.renew(pending)
+
     # Commit
 
     async def commit_if_complete(self, pending: Pending) -> SaveState:
