@@ -292,8 +292,7 @@ def torture(folder: Path, seconds: float) -> None:
         try:
             blows.run(seconds)
             cluster.wait_until_up()
-            blows.check_all()
-            blows.check_leftovers()
+            blows.check_leftovers()  # first: what goes with them must not be what was acknowledged
             blows.check_all()
         finally:
             print("\n".join(blows.done))
@@ -305,7 +304,7 @@ def torture(folder: Path, seconds: float) -> None:
 
 
 def test_nothing_acknowledged_is_lost_whatever_dies(tmp_path: Path) -> None:
-    torture(tmp_path, 6)
+    torture(tmp_path, 4)
 
 
 @pytest.mark.soak

@@ -81,15 +81,19 @@ class DataChannelServer:
             self._stranger_threads.acquire()
             try:
                 connection, _ = listener.accept()
-                self._admit(connection)
-                threading.Thread(target=self._greet, args=(connection,), name="data-transfer", daemon=True).start()
-            except (OSError, RuntimeError) as error:
+            except OSError as error:
                 self._stranger_threads.release()
                 if self._closing:
                     return
-                # Out of descriptors or threads: they come back, and a loop without a pause would not help.
-                log.warning("accept_failed", why=str(error))
-                time.sleep(_ACCEPT_PAUSE_SECONDS)
+                _pause(error)
+                continue
+            self._admit(connection)
+            try:
+                threading.Thread(target=self._greet, args=(connection,), name="data-transfer", daemon=True).start()
+            except RuntimeError as error:
+                with connection:
+                    self._dismiss(connection)
+                _pause(error)
 
     def _admit(self, stranger: socket.socket) -> None:
         with self._lock:
@@ -100,14 +104,17 @@ class DataChannelServer:
                     oldest.shutdown(socket.SHUT_RDWR)
             self._strangers[stranger] = None
 
+    def _dismiss(self, stranger: socket.socket) -> None:
+        with self._lock:
+            self._strangers.pop(stranger, None)
+        self._stranger_threads.release()
+
     def _greet(self, connection: socket.socket) -> None:
         with connection:
             try:
                 introduced = self._introduce(connection)
             finally:
-                with self._lock:
-                    self._strangers.pop(connection, None)
-                self._stranger_threads.release()
+                self._dismiss(connection)
             if introduced:
                 intent, slots, flags = introduced
                 try:
@@ -193,6 +200,12 @@ class DataChannelServer:
             deadline = time.monotonic() + _DRAIN_SECONDS
             while connection.recv_into(scratch) and time.monotonic() < deadline:
                 pass
+
+
+def _pause(error: Exception) -> None:
+    """Out of descriptors or threads: they come back, and a loop without a pause would not help."""
+    log.warning("accept_failed", why=str(error))
+    time.sleep(_ACCEPT_PAUSE_SECONDS)
 
 
 def _read_summary(connection: socket.socket) -> pb.BlobSummary:
