@@ -130,10 +130,11 @@ class Torture:
         self.done: list[str] = []
 
     def run(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
         for job in self.jobs:
             job.start(self.cluster.url, redo=False)
         try:
+            wait_for(lambda: all(job.acknowledged for job in self.jobs), "both jobs to have something to lose")
+            deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
                 time.sleep(self.chance.uniform(0.05, 0.5))  # the moment of the next blow, not a wait
                 self._revive_jobs()
@@ -298,7 +299,6 @@ def torture(folder: Path, seconds: float) -> None:
             print("\n".join(blows.done))
             for job in blows.jobs:
                 print(f"{job.name}: {len(job.acknowledged)} acknowledged in {job.attempt} attempts")
-        assert all(job.acknowledged for job in blows.jobs), "nothing was saved at all"
         for daemon in [cluster.controller, *cluster.nodes]:
             assert "Traceback" not in daemon.log_path.read_text(), f"{daemon.name} had a defect: {daemon.log_path}"
 
