@@ -304,7 +304,7 @@ def torture(folder: Path, seconds: float) -> None:
 
 
 def test_nothing_acknowledged_is_lost_whatever_dies(tmp_path: Path) -> None:
-    torture(tmp_path, 4)
+    torture(tmp_path, 2.5)
 
 
 @pytest.mark.soak
