@@ -107,6 +107,14 @@ class Authority:
     revision: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What makes one node obey: who commands, and the secret that only the two share, to sign the command with."""
+
+    authority: Authority
+    secret: str
+
+
 def check_pool(pool: Pool) -> Pool:
     """Refuse what cannot be kept; L2 and L3 are refused until they exist."""
     check_name(pool.name, "pool")

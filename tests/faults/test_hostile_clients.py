@@ -17,6 +17,7 @@ from sdrs_proto import channel
 from sdrs_proto.framing import Frame
 from sdrs_proto.limits import CHANNEL_OPTIONS
 from sdrs_proto.services import STORAGE, Stub
+from sdrs_proto.signing import shared_secret, signature
 from sdrs_proto.status import from_rpc_error
 from sdrs_proto.v1 import storage_pb2 as pb
 from tests.support.cluster import DaemonProcess, LocalCluster, running_cluster
@@ -167,6 +168,20 @@ def test_an_epoch_that_a_client_made_up_does_not_close_the_group(cluster: LocalC
     ticket = storage.open_write(pb.OpenWriteRequest(intent=intent), timeout=10).ticket
     _connect(cluster.nodes[0], _hello(ticket)).close()
     _check_serves(cluster, 5)
+
+
+def test_only_the_controller_can_have_fragments_dropped(cluster: LocalCluster, storage: Stub) -> None:
+    with cluster.connect() as client:
+        ckpts = client.checkpoints("dropped")
+        ckpts.save(step=1, state=make_state(1)).wait()
+        request = pb.DropFragmentsRequest(fragments=[pb.FragmentName(blob_id=ckpts.shards(1)[0].blobs[0].id)])
+        request.authority.term = request.authority.incarnation = request.authority.revision = 2**40
+        for forged in (b"", signature(shared_secret("a guess"), request)):
+            request.signature = forged
+            with pytest.raises(grpc.RpcError) as refusal:
+                storage.drop_fragments(request, timeout=10)
+            assert isinstance(from_rpc_error(refusal.value, "the node"), errors.PermissionDeniedError)
+        assert ckpts.verify(1)
 
 
 def test_many_verifications_at_once_keep_no_one_from_saving(cluster: LocalCluster, storage: Stub) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, Verdict, content_hash
-from sdrs_core.cluster import DEFAULT_POOL, Authority, Disk, DiskState, Endpoints, Group, Node, Pool, Retention
+from sdrs_core.cluster import DEFAULT_POOL, Authority, Disk, DiskState, Endpoints, Group, Node, Order, Pool, Retention
 from sdrs_core.errors import SdrsError, StaleTermError, UnavailableError
 from sdrs_core.ids import BlobId, DiskId, JobName, NodeId, PoolName, SaveId, random_id
 from sdrs_core.levels import Level
@@ -120,12 +120,11 @@ class FakeNodes:
             raise UnavailableError("the listing broke off")
         return page, page[-1].blob_id if page else ""
 
-    async def drop_fragments(
-        self, node: Node, fragments: Sequence[FragmentName], authority: Authority
-    ) -> set[FragmentName]:
+    async def drop_fragments(self, node: Node, fragments: Sequence[FragmentName], order: Order) -> set[FragmentName]:
         self.orders.append((node.id, frozenset(fragments)))
         if node.id in self.broken:
             raise UnavailableError(f"node {node.id} does not answer")
+        authority = order.authority
         seen = self.authority.get(node.id, Authority())
         if (authority.incarnation, authority.term) < (seen.incarnation, seen.term):
             raise StaleTermError(f"term {seen.term} was seen")

@@ -136,6 +136,20 @@ def test_a_reader_who_says_that_a_blob_is_bad_is_not_believed_without_a_look() -
     asyncio.run(run())
 
 
+def test_a_fragment_whose_disk_is_not_there_is_undecided_and_not_damaged() -> None:
+    async def run() -> None:
+        harness = await started()
+        save = await harness.save(10)
+        [shard] = await harness.shards(save)
+        harness.nodes.verdicts[shard.blobs[0].id] = Verdict.MISSING
+        harness.controller.members.beat(shard.blobs[0].holders[0].node_id, (), harness)
+        progress = await verify(harness, 10)
+        assert [problem.undecided for problem in progress.problems] == [True]
+        assert (await harness.controller.catalog.get(JOB, 10)).value.damage == ""
+
+    asyncio.run(run())
+
+
 def test_a_node_that_registers_again_keeps_its_groups_and_its_name() -> None:
     async def run() -> None:
         harness = await started()

@@ -330,12 +330,12 @@ def test_the_collector_of_a_deposed_controller_drops_nothing() -> None:
 def test_a_node_refuses_the_drops_of_an_older_term() -> None:
     async def run() -> None:
         harness = await started()
-        old = await harness.controller.members.authority()
+        old = await harness.controller.members.order(NODE)
         await harness.start()
         await add_orphan(harness)
         await harness.pass_time(GRACE_SECONDS + 1)
         await harness.collect(2)
-        assert harness.nodes.authority[NODE].term > old.term
+        assert harness.nodes.authority[NODE].term > old.authority.term
         name = (await add_orphan(harness), 0)
         with pytest.raises(StaleTermError):
             await harness.nodes.drop_fragments(harness.controller.members.node(NODE), [name], old)

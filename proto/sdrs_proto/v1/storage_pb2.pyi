@@ -35,14 +35,16 @@ class BlobSummary(_message.Message):
     def __init__(self, size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., table: _Optional[bytes] = ...) -> None: ...
 
 class DropFragmentsRequest(_message.Message):
-    __slots__ = ["authority", "fragments", "request_id"]
+    __slots__ = ["authority", "fragments", "request_id", "signature"]
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     authority: _membership_pb2.Authority
     fragments: _containers.RepeatedCompositeFieldContainer[FragmentName]
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ..., authority: _Optional[_Union[_membership_pb2.Authority, _Mapping]] = ..., fragments: _Optional[_Iterable[_Union[FragmentName, _Mapping]]] = ...) -> None: ...
+    signature: bytes
+    def __init__(self, request_id: _Optional[str] = ..., authority: _Optional[_Union[_membership_pb2.Authority, _Mapping]] = ..., fragments: _Optional[_Iterable[_Union[FragmentName, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class DropFragmentsResponse(_message.Message):
     __slots__ = ["dropped"]

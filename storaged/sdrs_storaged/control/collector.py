@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sdrs_core.checkpoints import Save, SaveState, Shard
-from sdrs_core.cluster import Authority, Node, NodeState
+from sdrs_core.cluster import Node, NodeState, Order
 from sdrs_core.errors import SdrsError, StaleTermError
 from sdrs_core.ids import BlobId, JobName, NodeId, SaveId
 from sdrs_core.retention import decide_retention
@@ -53,7 +53,7 @@ class NodeCommands(Protocol):
     async def list_fragments(self, node: Node, after: str) -> tuple[list[Fragment], str]: ...
 
     async def drop_fragments(
-        self, node: Node, fragments: Sequence[FragmentName], authority: Authority
+        self, node: Node, fragments: Sequence[FragmentName], order: Order
     ) -> set[FragmentName]: ...
 
 
@@ -211,7 +211,7 @@ class Collector:
             await self._records.check_leading()
             batch = fragments[start : start + _DROP_BATCH]
             try:
-                dropped |= await self._nodes.drop_fragments(node, batch, await self._members.authority())
+                dropped |= await self._nodes.drop_fragments(node, batch, await self._members.order(node_id))
             except SdrsError as error:
                 log.warning("drop_failed", node=node.id, why=error.message)
                 self._unreachable.add(node_id)

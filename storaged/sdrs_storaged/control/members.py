@@ -9,10 +9,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from sdrs_core.cluster import DEFAULT_POOL, Authority, Disk, Group, Node, NodeState, Pool, check_level, check_pool
+from sdrs_core.cluster import (
+    DEFAULT_POOL,
+    Authority,
+    Disk,
+    Group,
+    Node,
+    NodeState,
+    Order,
+    Pool,
+    check_level,
+    check_pool,
+)
 from sdrs_core.errors import AlreadyExistsError, NotFoundError, PermissionDeniedError, RefusedError, UnavailableError
 from sdrs_core.ids import ClusterId, GroupId, NodeId, PoolName, SaveId, check_name, random_id
 from sdrs_core.levels import Level
+from sdrs_proto.signing import shared_secret
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.meta.store import Compare, Delete, DeletePrefix, Op
@@ -33,7 +45,7 @@ class ClusterRecord:
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
     node: Node
-    key_hash: str
+    secret: str  # shared with the node alone; it signs what the node is told to destroy
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +135,10 @@ class Members:
         revision = await self._records.store.revision()
         return Authority(self.cluster.incarnation, self._records.term.number, revision)
 
+    async def order(self, node_id: NodeId) -> Order:
+        """What a command to this node carries."""
+        return Order(await self.authority(), self._nodes[node_id].value.secret)
+
     # Nodes
 
     async def register(self, node: Node, node_key: str, *, incarnation: int, revision: int) -> None:
@@ -133,14 +149,14 @@ class Members:
 
     async def _register(self, node: Node, node_key: str, incarnation: int, seen_revision: int) -> None:
         await self._notice_time_travel(node.id, incarnation, seen_revision)
-        key_hash = hashlib.sha256(node_key.encode()).hexdigest()
+        secret = shared_secret(node_key)
         known = self._nodes.get(node.id)
-        if known and not hmac.compare_digest(known.value.key_hash, key_hash):
+        if known and not hmac.compare_digest(known.value.secret, secret):
             raise PermissionDeniedError(
                 f'node id "{node.id}" belongs to another node of this cluster: give this one an id of its own, '
                 "or start it on the data_dir that it had before"
             )
-        record = NodeRecord(replace(node, state=NodeState.DOWN, disks=()), key_hash)
+        record = NodeRecord(replace(node, state=NodeState.DOWN, disks=()), secret)
         missing = [name for name in self._pools if not self._has_group(name, node.id)]
         compare = [known.unchanged() if known else Compare.absent(keys.node(node.id))]
         revision = await self._records.commit(compare, [put(keys.node(node.id), record)])
@@ -177,7 +193,7 @@ class Members:
         known = self._nodes.get(node_id)
         if known is None:
             raise NotFoundError(f"node {node_id} is not registered: register first", node=node_id)
-        if not hmac.compare_digest(known.value.key_hash, hashlib.sha256(node_key.encode()).hexdigest()):
+        if not hmac.compare_digest(known.value.secret, shared_secret(node_key)):
             raise PermissionDeniedError(f"this is not node {node_id}: its key does not match")
 
     def beat(self, node_id: NodeId, disks: tuple[Disk, ...], stream: object) -> None:

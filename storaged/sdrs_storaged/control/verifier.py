@@ -113,6 +113,10 @@ class Verifier:
             verdict: Verdict | None = None
             async for check in self._nodes.verify_fragment(node, blob.id, holder.fragment_index, holder.fragment_hash):
                 verdict = check.verdict
+                if verdict is Verdict.MISSING and holder.disk_id not in {disk.id for disk in node.disks}:
+                    # Not lost, as far as anybody knows: its disk may come back.
+                    yield 0, f"disk {holder.disk_id} of node {node.id} is not there now: is it mounted?", True
+                    continue
                 bad = verdict is not None and verdict is not Verdict.OK
                 yield check.checked_bytes, f"{verdict}: {check.detail}" if bad else "", False
             if verdict is None:

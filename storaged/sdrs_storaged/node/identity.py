@@ -22,6 +22,7 @@ from sdrs_core.errors import (
     UnavailableError,
 )
 from sdrs_core.ids import ClusterId, GroupId, NodeId, random_id
+from sdrs_proto.signing import shared_secret
 from sdrs_storaged.folders import write_durably
 
 
@@ -72,6 +73,10 @@ class Identity:
     @property
     def key(self) -> str:
         return self._state.key
+
+    @property
+    def secret(self) -> str:
+        return shared_secret(self._state.key)
 
     @property
     def cluster_id(self) -> ClusterId:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from sdrs_core.cluster import Authority, Node
+from sdrs_core.cluster import Node, Order
 from sdrs_core.ids import BlobId, SaveId, random_id
 from sdrs_proto import convert
 from sdrs_proto.limits import MAX_PAGE_SIZE
 from sdrs_proto.services import STORAGE, Stub
+from sdrs_proto.signing import signature
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.control.collector import Fragment, FragmentName
 from sdrs_storaged.control.verifier import FragmentCheck
@@ -31,14 +32,13 @@ class NodeClient:
         ]
         return fragments, response.next_page_token
 
-    async def drop_fragments(
-        self, node: Node, fragments: Sequence[FragmentName], authority: Authority
-    ) -> set[FragmentName]:
+    async def drop_fragments(self, node: Node, fragments: Sequence[FragmentName], order: Order) -> set[FragmentName]:
         request = pb.DropFragmentsRequest(
             request_id=random_id(),
-            authority=convert.authority_to(authority),
+            authority=convert.authority_to(order.authority),
             fragments=[pb.FragmentName(blob_id=blob_id, fragment_index=index) for blob_id, index in fragments],
         )
+        request.signature = signature(order.secret, request)
         response = await call(self._stub(node).drop_fragments, request, f"node {node.id}", _LONG_SECONDS)
         return {(BlobId(name.blob_id), name.fragment_index) for name in response.dropped}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -13,11 +14,18 @@ from google.protobuf.message import DecodeError
 
 from sdrs_core.checkpoints import MIRROR, Blob, Holder, Shard
 from sdrs_core.checksums import BLOCK_BYTES
-from sdrs_core.errors import InvalidArgumentError, ProtocolError, SaveFailedError, UnavailableError
+from sdrs_core.errors import (
+    InvalidArgumentError,
+    PermissionDeniedError,
+    ProtocolError,
+    SaveFailedError,
+    UnavailableError,
+)
 from sdrs_core.ids import BlobId, GroupId, check_random_id
 from sdrs_proto import convert
 from sdrs_proto.framing import Frame
 from sdrs_proto.limits import CALL_SECONDS, MAX_BLOBS_PER_SHARD, STALL_SECONDS
+from sdrs_proto.signing import signature
 from sdrs_proto.v1 import membership_pb2
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.node.identity import Identity
@@ -255,6 +263,8 @@ class StorageService:
         return pb.ListFragmentsResponse(fragments=fragments, next_page_token=token)
 
     async def drop_fragments(self, request: pb.DropFragmentsRequest) -> pb.DropFragmentsResponse:
+        if not hmac.compare_digest(request.signature, signature(self._identity.secret, request)):
+            raise PermissionDeniedError(f"only the controller may have node {self._identity.node_id} drop fragments")
         await self._run(self._identity.obey, convert.authority_from(request.authority))
         for name in request.fragments:
             check_random_id(name.blob_id, "blob id")

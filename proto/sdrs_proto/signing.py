@@ -1,0 +1,21 @@
+"""Orders that destroy are signed: whoever reaches a node's port is not yet its controller."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from sdrs_proto.v1.storage_pb2 import DropFragmentsRequest
+
+
+def shared_secret(node_key: str) -> str:
+    """What the controller keeps of the key that a node registered with; the key itself it forgets."""
+    return hashlib.sha256(node_key.encode()).hexdigest()
+
+
+def signature(secret: str, request: DropFragmentsRequest) -> bytes:
+    """Over all of ``request`` but its signature."""
+    unsigned = DropFragmentsRequest()
+    unsigned.CopyFrom(request)
+    unsigned.ClearField("signature")
+    return hmac.new(secret.encode(), unsigned.SerializeToString(deterministic=True), hashlib.sha256).digest()
