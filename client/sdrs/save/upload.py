@@ -10,7 +10,6 @@ import logging
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -18,7 +17,6 @@ from sdrs.rpc.control import Control, backoff
 from sdrs.save.order import SaveOrder
 from sdrs.save.payload import Payload, hash_payload
 from sdrs.saving import Saving
-from sdrs.transfer import PendingWrite
 from sdrs.transfer.routes import Routes
 from sdrs_core.checkpoints import Blob, Shard, content_hash
 from sdrs_core.cluster import Node
@@ -39,8 +37,8 @@ from sdrs_proto.v1.control_pb2 import AbortSaveRequest, BeginSaveRequest, BeginS
 from sdrs_proto.v1.storage_pb2 import SealShardRequest, WriteIntent
 
 MAX_TRIES = 4
-# Blobs that are sent and being made durable, while the next one is sent.
-MAX_UNANSWERED = 4
+# Blobs that are sent at once: while one waits for its fsync or for the node to read, another keeps the wire busy.
+STREAMS = 3
 # Registering waits for the controller's transaction.
 SEAL_SECONDS = 30.0
 
@@ -155,26 +153,38 @@ class Upload:
     def _send(self, begun: BeginSaveResponse, primary: Node) -> tuple[Blob, ...]:
         self._saving.restart()
         ids = self._blob_ids.setdefault((begun.save_id, primary.id), [BlobId(random_id()) for _ in self._payload.blobs])
-        done: list[Blob] = []
-        waiting: deque[PendingWrite] = deque()
+        blobs: dict[int, Blob] = {}
+        failures: list[BaseException] = []
+        ordinals = iter(range(len(self._payload.blobs)))
 
-        def finish_oldest() -> None:
-            ordinal = len(done)
-            whole = waiting.popleft().result()
-            done.append(Blob(ids[ordinal], ordinal, self._payload.blobs[ordinal].size_bytes, whole))
+        def sent(size_bytes: int) -> None:
+            if failures:
+                raise SaveFailedError("another blob of the shard failed")  # whose failure is the one that is told
+            self._saving.add_sent(size_bytes)
 
-        try:
-            for ordinal, blob in enumerate(self._payload.blobs):
-                if len(waiting) == MAX_UNANSWERED:
-                    finish_oldest()
-                intent = self._intent(begun, ids[ordinal], ordinal, blob.size_bytes)
-                waiting.append(self._routes.send(primary, intent, blob, self._saving.add_sent))
-            while waiting:
-                finish_oldest()
-        finally:
-            for write in waiting:
-                write.abandon()
-        return tuple(done)
+        def stream() -> None:
+            """Send blobs, one after the other, until none is left or one failed."""
+            try:
+                for ordinal in ordinals:  # shared: each stream takes the next
+                    blob = self._payload.blobs[ordinal]
+                    intent = self._intent(begun, ids[ordinal], ordinal, blob.size_bytes)
+                    sent(0)
+                    whole = self._routes.send(primary, intent, blob, sent).result()
+                    blobs[ordinal] = Blob(ids[ordinal], ordinal, blob.size_bytes, whole)
+            except BaseException as error:
+                failures.append(error)
+
+        helpers = [threading.Thread(target=stream, name="sdrs-send") for _ in self._payload.blobs[1:STREAMS]]
+        with suppress(RuntimeError):  # an interpreter that is shutting down starts no more threads: one stream will do
+            for helper in helpers:
+                helper.start()
+        stream()
+        for helper in helpers:
+            if helper.ident is not None:
+                helper.join()
+        if failures:
+            raise failures[0]
+        return tuple(blobs[ordinal] for ordinal in range(len(blobs)))
 
     def _intent(self, begun: BeginSaveResponse, blob_id: BlobId, ordinal: int, size_bytes: int) -> WriteIntent:
         return WriteIntent(

@@ -27,10 +27,7 @@ class PendingWrite(Protocol):
     """A blob whose bytes are sent; the node is making them durable."""
 
     def result(self) -> str:
-        """Wait until the node has it durable; its hash. To be called once, unless abandoned."""
-
-    def abandon(self) -> None:
-        """Let go of the connection; the node throws away what is not complete."""
+        """Wait until the node has it durable; its hash. To be called once."""
 
 
 class BlobSink(Protocol):

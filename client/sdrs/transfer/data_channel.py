@@ -39,9 +39,6 @@ class AlreadyStored:
     def result(self) -> str:
         return self.hash
 
-    def abandon(self) -> None:
-        pass
-
 
 @dataclass(frozen=True, slots=True)
 class AwaitedAnswer:
@@ -55,9 +52,6 @@ class AwaitedAnswer:
             with ticket_renewable(self.peer):
                 stored = receive_answer(self.connection, StoredBlob)
             return check_stored(stored, self.hash, self.peer)
-
-    def abandon(self) -> None:
-        self.connection.close()
 
 
 class DataChannelSink:

@@ -66,10 +66,6 @@ class StreamedWrite:
             GATE.leave(self._call)
         return check_stored(stored, self._hash, self._peer)
 
-    def abandon(self) -> None:
-        self._future.cancel()
-        GATE.leave(self._call)
-
 
 class GrpcSource:
     def __init__(self, calls: NodeCalls) -> None:
