@@ -205,3 +205,9 @@ def test_a_lock_on_a_file_that_was_removed_meanwhile_does_not_count(
     with folder_lock(tmp_path, timeout_seconds=5):
         assert lock.read_text().strip() == str(os.getpid())
     assert len(tries) == 2
+
+
+def test_a_folder_where_another_up_has_just_begun_is_not_somebody_elses(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("1")
+    (tmp_path / ".cluster.json.1").write_text("{}")
+    assert read_layout(tmp_path) is None

@@ -135,11 +135,18 @@ def read_layout(directory: Path) -> Layout | None:
         raise RefusedError(
             f"{directory / _MARKER} cannot be read ({error}): restore it, or choose another --dir"
         ) from error
-    if directory.is_dir() and any(entry.name != _LOCK for entry in directory.iterdir()):
+    foreign = directory.is_dir() and any(not _is_beginning(entry.name) for entry in directory.iterdir())
+    # Looked for again: another `up` may have made its cluster here between the two looks.
+    if foreign and not is_ours(directory):
         raise RefusedError(
             f"{directory} is not empty and holds no SDRS cluster: choose an empty folder with --dir", dir=directory
         )
     return None
+
+
+def _is_beginning(name: str) -> bool:
+    """What an `up` leaves before its marker is in place."""
+    return name == _LOCK or name.startswith(f".{_MARKER}.")
 
 
 def write_layout(directory: Path, layout: Layout) -> None:
