@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import raw
+from benchmarks.processes import AS_DEPLOYED
 from benchmarks.results import Result
 from tests.support.cluster import running_cluster
 
 JOBS, SAVES_EACH = 16, 25
 RANKS = 1000
-# Test clusters collect all the time; this is how one is run.
-AS_DEPLOYED = {"collect_interval_seconds": 30, "scan_interval_seconds": 600}
 
 
 def commits_per_second(folder: Path) -> Iterator[Result]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import raw
-from benchmarks.processes import cpu_seconds, watching
+from benchmarks.processes import AS_DEPLOYED, cpu_seconds, watching
 from benchmarks.results import Result, alternate
 from tests.support.cluster import LocalCluster, running_cluster
 
@@ -27,7 +27,7 @@ def l1_save(folder: Path) -> Iterator[Result]:
     """Save-to-durable of a 1 GiB state."""
     arrays = raw.arrays_of(GIB, 16)
     state = {f"layer{index}": array for index, array in enumerate(arrays)}
-    with running_cluster(folder, node_count=1, controller={"grace_seconds": 0}) as cluster, cluster.connect() as client:
+    with running_cluster(folder, node_count=1, controller=AS_DEPLOYED) as cluster, cluster.connect() as client:
         ckpts = client.checkpoints("bench")
         steps = itertools.count()
         cpu: list[float] = []
@@ -39,7 +39,6 @@ def l1_save(folder: Path) -> Iterator[Result]:
             ckpts.save(step=step, state=state).wait("L1")
             elapsed = time.perf_counter() - start
             cpu.append(cpu_seconds(_pids(cluster)) - before)
-            ckpts.delete(step)
             return elapsed
 
         save()
@@ -51,7 +50,7 @@ def l1_save(folder: Path) -> Iterator[Result]:
 def l1_restore(folder: Path) -> Iterator[Result]:
     """Restore of a 1 GiB state, nothing of it cached."""
     arrays = raw.arrays_of(GIB, 16)
-    with running_cluster(folder, node_count=1) as cluster, cluster.connect() as client:
+    with running_cluster(folder, node_count=1, controller=AS_DEPLOYED) as cluster, cluster.connect() as client:
         ckpts = client.checkpoints("bench")
         ckpts.save(step=1, state={f"layer{index}": array for index, array in enumerate(arrays)}).wait("L1")
         raw.write_and_sync(folder / "raw", arrays)
@@ -79,7 +78,7 @@ def l1_restore(folder: Path) -> Iterator[Result]:
 def rss_bytes(folder: Path) -> Iterator[Result]:
     """How much a single blob of 4 GiB moves the daemon's and the client's resident memory."""
     state = {"blob": np.ones(4 * GIB // 8)}
-    with running_cluster(folder, node_count=1) as cluster, cluster.connect() as client:
+    with running_cluster(folder, node_count=1, controller=AS_DEPLOYED) as cluster, cluster.connect() as client:
         ckpts = client.checkpoints("bench")
         ckpts.save(step=0, state={"small": np.ones(1 << 20)}).wait()
         node, own = cluster.nodes[0].pid, os.getpid()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import raw
-from benchmarks.processes import cpu_seconds
+from benchmarks.processes import AS_DEPLOYED, cpu_seconds
 from benchmarks.results import Result
 from sdrs.rpc.channels import Channels
 from sdrs.rpc.nodes import NodeCalls
@@ -43,7 +43,7 @@ class _Blob:
 def streams(folder: Path) -> Iterator[Result]:
     array = raw.arrays_of(GIB, 1)[0]
     blob = _Blob(array)
-    with running_cluster(folder, node_count=1) as cluster:
+    with running_cluster(folder, node_count=1, controller=AS_DEPLOYED) as cluster:
         with cluster.connect() as client:
             node = client.nodes()[0]
         channels = Channels()
