@@ -419,16 +419,26 @@ def test_a_collection_that_is_under_way_stops_when_the_controller_is_frozen() ->
     asyncio.run(run())
 
 
-def test_a_controller_that_stood_still_gives_those_who_wait_time_to_renew_p20() -> None:
+def test_a_controller_that_stood_still_gives_those_who_wait_time_to_renew_p20(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         harness = await started()
-        harness.controller.collector._interval_seconds = 0.01
+        collector = harness.controller.collector
+        collector._interval_seconds = 0.01
+        collected = asyncio.Event()
+        collect = collector.collect
+
+        async def collect_and_tell() -> None:
+            await collect()
+            collected.set()
+
+        monkeypatch.setattr(collector, "collect", collect_and_tell)
         begun = await harness.begin(10, rank=0, world_size=2)
         await harness.seal(begun, rank=0)
-        collecting = asyncio.create_task(harness.controller.collector.run())
+        collecting = asyncio.create_task(collector.run())
         await asyncio.sleep(0)
         harness.clock.advance(10 * TTL_SECONDS)  # as if stopped in the middle of its sleep
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(10):
+            await collected.wait()
         assert (await harness.find(begun)).state is SaveState.PENDING
         collecting.cancel()
         await asyncio.gather(collecting, return_exceptions=True)

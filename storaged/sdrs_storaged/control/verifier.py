@@ -64,8 +64,10 @@ class Verifier:
             for stored in shards:
                 after = stored.key
                 for blob in stored.value.blobs:
-                    async for now, problem in self._check_blob(stored.value, blob):
-                        yield Progress(checked_bytes + now, save.size_bytes, checked_blobs, tuple(problems), None)
+                    async for blob_bytes, problem in self._check_blob(stored.value, blob):
+                        yield Progress(
+                            checked_bytes + blob_bytes, save.size_bytes, checked_blobs, tuple(problems), None
+                        )
                         if problem:
                             problems.append(problem)
                     checked_bytes += blob.size_bytes
