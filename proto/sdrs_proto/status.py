@@ -28,6 +28,7 @@ DETAILS_KEY = "grpc-status-details-bin"
 
 _WITHOUT_DETAILS: dict[grpc.StatusCode, type[SdrsError]] = {
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    grpc.StatusCode.CANCELLED: UnavailableError,  # a peer that shuts down ends the calls under way like this
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
     grpc.StatusCode.UNIMPLEMENTED: UnsupportedError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: ProtocolError,  # gRPC's own answer to an oversized message

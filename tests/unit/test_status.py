@@ -52,3 +52,17 @@ def test_of_a_peer_out_of_reach_the_cause_is_told_and_not_the_way_to_it(target: 
     assert error.message.startswith("node n cannot be reached: is it running, and is the address right? (")
     assert len(error.message) < 120
     assert error.facts["details"] == caught.value.details()
+
+
+def test_a_call_that_a_stopping_peer_cancelled_can_be_tried_again() -> None:
+    class Cancelled:
+        def trailing_metadata(self) -> tuple[()]:
+            return ()
+
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.CANCELLED
+
+        def details(self) -> str:
+            return "CANCELLED"
+
+    assert type(from_rpc_error(Cancelled(), "node 1")) is UnavailableError
