@@ -60,10 +60,22 @@ class Node:
     state: NodeState = NodeState.DOWN
     disks: tuple[Disk, ...] = ()
     last_seen_unix_ms: int = 0
+    # An operator's word: it takes no part in new saves.
+    cordoned: bool = False
+    # It went away too often of late; told to readers, never stored.
+    flapping: bool = False
 
     @property
     def takes_writes(self) -> bool:
         return self.state is NodeState.UP and any(disk.state.takes_writes for disk in self.disks)
+
+
+class ReadPolicy(StrEnum):
+    """From which of its holders a blob is read first."""
+
+    ROUND_ROBIN = "round_robin"
+    LEAST_RESPONSE_TIME = "least_response_time"
+    WEIGHTED_RESPONSE_TIME = "weighted_response_time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +99,29 @@ class Pool:
     data_fragments: int = 1
     parity_fragments: int = 0
     retention: Retention = field(default_factory=Retention)
+    # Saves go on with fewer copies when too few nodes are left; the level reached then says so (I6).
+    allow_degraded: bool = False
+    read_policy: ReadPolicy = ReadPolicy.ROUND_ROBIN
+
+    @property
+    def copies(self) -> int:
+        """How many members a full group has, each with a copy of its own."""
+        return self.mirrors if self.level is Level.L2 else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
+    """The unit of primary and replicas. Members are in the order in which they joined: who is earlier holds more."""
+
     id: GroupId
     pool: PoolName
     epoch: int
     members: tuple[NodeId, ...]
     primary: NodeId
+    # Who its members are when all is well; the first is its preferred primary.
+    home: tuple[NodeId, ...] = ()
+    # Why it takes no saves, or not at full level; told to readers, never stored.
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,24 +141,39 @@ class Order:
     secret: str
 
 
+MAX_MIRRORS = 8
+
+
 def check_pool(pool: Pool) -> Pool:
-    """Refuse what cannot be kept; L2 and L3 are refused until they exist."""
+    """Refuse what cannot be kept; L3 is refused until it exists."""
     check_name(pool.name, "pool")
     check_level(pool.level)
-    if pool.mirrors > 1 or pool.data_fragments > 1 or pool.parity_fragments:
+    if pool.data_fragments > 1 or pool.parity_fragments:
         raise InvalidArgumentError(
-            f'pool "{pool.name}" at L1 stores one copy: leave out --mirrors and --ec, or choose the level that '
-            f"uses them"
+            f'pool "{pool.name}" at {pool.level} stores whole copies: leave out --ec, which belongs to L3'
+        )
+    if pool.level is Level.L1 and pool.mirrors > 1:
+        raise InvalidArgumentError(
+            f'pool "{pool.name}" at L1 stores one copy: leave out --mirrors, or use --level L2 --mirrors {pool.mirrors}'
+        )
+    if pool.level is Level.L1 and pool.allow_degraded:
+        raise InvalidArgumentError(
+            f'pool "{pool.name}" at L1 has no level to fall below: leave out --allow-degraded, or use --level L2'
+        )
+    if pool.level is Level.L2 and not 2 <= pool.mirrors <= MAX_MIRRORS:
+        raise InvalidArgumentError(
+            f'pool "{pool.name}" at L2 stores 2 to {MAX_MIRRORS} copies, not {pool.mirrors}: use --mirrors 2'
         )
     return pool
 
 
 def check_level(level: Level) -> Level:
     if level is Level.NONE:
-        raise InvalidArgumentError("a pool needs a level: use --level L1")
-    if level > Level.L1:
+        raise InvalidArgumentError("a pool needs a level: use --level L1 or L2")
+    if level > Level.L2:
         raise UnsupportedError(
-            f"level {level} does not exist in this version: only L1 (one copy) can be promised; use --level L1"
+            f"level {level} does not exist in this version: L1 (one copy) and L2 (mirrors with failover) can be "
+            f"promised; use --level L2 --mirrors 2"
         )
     return level
 
@@ -140,13 +181,19 @@ def check_level(level: Level) -> Level:
 def choose_group(
     groups: list[Group], nodes: dict[NodeId, Node], *, rank: int, host: str, avoid: frozenset[NodeId]
 ) -> Group | None:
-    """The group that a rank should save to: its own host's, then spread by rank; only primaries that take writes.
+    """The group that a rank should save to: its own host's, then spread by rank; only those that take saves now.
 
     Ranks of one host with several nodes are spread too, so that all disks work.
     """
-    usable = [g for g in groups if g.primary not in avoid and g.primary in nodes and nodes[g.primary].takes_writes]
+    usable = [g for g in groups if not g.problem and g.primary not in avoid and _takes_saves(g, nodes)]
     if not usable:
         return None
     local = [g for g in usable if host and nodes[g.primary].endpoints.host == host]
-    candidates = sorted(local or usable, key=lambda g: g.id)
+    # One whose members are all fine comes before one that is about to be re-formed.
+    whole = [g for g in local or usable if avoid.isdisjoint(g.members)]
+    candidates = sorted(whole or local or usable, key=lambda g: g.id)
     return candidates[rank % len(candidates)]
+
+
+def _takes_saves(group: Group, nodes: dict[NodeId, Node]) -> bool:
+    return group.primary in nodes and nodes[group.primary].takes_writes

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, Verdict
-from sdrs_core.cluster import Authority, Disk, DiskState, Endpoints, Group, Node, NodeState, Pool, Retention
+from sdrs_core.cluster import (
+    Authority,
+    Disk,
+    DiskState,
+    Endpoints,
+    Group,
+    Node,
+    NodeState,
+    Pool,
+    ReadPolicy,
+    Retention,
+)
 from sdrs_core.errors import InvalidArgumentError
 from sdrs_core.ids import BlobId, DiskId, GroupId, JobName, NodeId, PoolName, SaveId
 from sdrs_core.levels import Level
@@ -36,6 +47,12 @@ _DISK_STATES = {
 _DISK_STATES_BACK = {number: state for state, number in _DISK_STATES.items()}
 _NODE_STATES = {NodeState.UP: cluster_pb2.NODE_STATE_UP, NodeState.DOWN: cluster_pb2.NODE_STATE_DOWN}
 _NODE_STATES_BACK = {number: state for state, number in _NODE_STATES.items()}
+_READ_POLICIES = {
+    ReadPolicy.ROUND_ROBIN: cluster_pb2.READ_POLICY_ROUND_ROBIN,
+    ReadPolicy.LEAST_RESPONSE_TIME: cluster_pb2.READ_POLICY_LEAST_RESPONSE_TIME,
+    ReadPolicy.WEIGHTED_RESPONSE_TIME: cluster_pb2.READ_POLICY_WEIGHTED_RESPONSE_TIME,
+}
+_READ_POLICIES_BACK = {number: policy for policy, number in _READ_POLICIES.items()}
 _VERDICTS = {
     Verdict.OK: storage_pb2.FRAGMENT_VERDICT_OK,
     Verdict.MISSING: storage_pb2.FRAGMENT_VERDICT_MISSING,
@@ -79,6 +96,14 @@ def level_from(number: int) -> Level:
     if number not in tuple(Level):
         raise InvalidArgumentError(f"level {number} is unknown: L1, L2 or L3 is expected")
     return Level(number)
+
+
+def read_policy_to(policy: ReadPolicy) -> cluster_pb2.ReadPolicy:
+    return _READ_POLICIES[policy]
+
+
+def read_policy_from(number: cluster_pb2.ReadPolicy) -> ReadPolicy:
+    return _READ_POLICIES_BACK.get(number, ReadPolicy.ROUND_ROBIN)
 
 
 def attempt_to(attempt: Attempt) -> checkpoint_pb2.Attempt:
@@ -141,6 +166,8 @@ def node_to(node: Node) -> cluster_pb2.Node:
         version=node.version,
         disks=[disk_to(disk) for disk in node.disks],
         last_seen_unix_ms=node.last_seen_unix_ms,
+        cordoned=node.cordoned,
+        flapping=node.flapping,
     )
 
 
@@ -155,6 +182,8 @@ def node_from(message: cluster_pb2.Node) -> Node:
         state=_NODE_STATES_BACK.get(message.state, NodeState.DOWN),
         disks=tuple(disk_from(disk) for disk in message.disks),
         last_seen_unix_ms=message.last_seen_unix_ms,
+        cordoned=message.cordoned,
+        flapping=message.flapping,
     )
 
 
@@ -170,6 +199,8 @@ def pool_to(pool: Pool, *, layout: int = 0, checkpoint_count: int = 0, used_byte
             keep_every_steps=pool.retention.keep_every_steps,
             max_age_seconds=pool.retention.max_age_seconds,
         ),
+        allow_degraded=pool.allow_degraded,
+        read_policy=read_policy_to(pool.read_policy),
         layout=layout,
         checkpoint_count=checkpoint_count,
         used_bytes=used_bytes,
@@ -185,18 +216,33 @@ def pool_from(message: cluster_pb2.Pool) -> Pool:
         data_fragments=message.data_fragments or 1,
         parity_fragments=message.parity_fragments,
         retention=Retention(kept.keep_last, kept.keep_every_steps, kept.max_age_seconds),
+        allow_degraded=message.allow_degraded,
+        read_policy=read_policy_from(message.read_policy),
     )
 
 
 def group_to(group: Group) -> cluster_pb2.Group:
     return cluster_pb2.Group(
-        id=group.id, pool=group.pool, epoch=group.epoch, members=list(group.members), primary=group.primary
+        id=group.id,
+        pool=group.pool,
+        epoch=group.epoch,
+        members=list(group.members),
+        primary=group.primary,
+        home=list(group.home),
+        problem=group.problem,
     )
 
 
 def group_from(message: cluster_pb2.Group) -> Group:
-    members = tuple(NodeId(member) for member in message.members)
-    return Group(GroupId(message.id), PoolName(message.pool), message.epoch, members, NodeId(message.primary))
+    return Group(
+        id=GroupId(message.id),
+        pool=PoolName(message.pool),
+        epoch=message.epoch,
+        members=tuple(NodeId(member) for member in message.members),
+        primary=NodeId(message.primary),
+        home=tuple(NodeId(member) for member in message.home),
+        problem=message.problem,
+    )
 
 
 def blob_to(blob: Blob) -> checkpoint_pb2.Blob:

@@ -80,6 +80,8 @@ def handler(
     table = {}
     for method in methods(service):
         make = getattr(grpc, f"{method.shape}_rpc_method_handler")
+        if not hasattr(implementation, method.python_name):
+            continue
         behavior = wrap(method, getattr(implementation, method.python_name))
         table[method.name] = make(behavior, None, method.encode_response)
     return grpc.method_handlers_generic_handler(service.full_name, table)

@@ -198,6 +198,10 @@ class Upload:
             rank=self._order.rank,
             group_id=begun.group.id,
             epoch=begun.group.epoch,
+            world_size=self._order.world_size,
+            kind=kind_to(self._order.kind),
+            blob_count=len(self._payload.blobs),
+            pool=self._order.pool,
         )
 
     def _seal(self, begun: BeginSaveResponse, primary: Node, blobs: tuple[Blob, ...]) -> None:

@@ -17,6 +17,10 @@ LEVEL_UNSPECIFIED: Level
 NODE_STATE_DOWN: NodeState
 NODE_STATE_UNSPECIFIED: NodeState
 NODE_STATE_UP: NodeState
+READ_POLICY_LEAST_RESPONSE_TIME: ReadPolicy
+READ_POLICY_ROUND_ROBIN: ReadPolicy
+READ_POLICY_UNSPECIFIED: ReadPolicy
+READ_POLICY_WEIGHTED_RESPONSE_TIME: ReadPolicy
 
 class Disk(_message.Message):
     __slots__ = ["capacity_bytes", "detail", "fragment_count", "id", "path", "state", "used_bytes"]
@@ -51,41 +55,50 @@ class Endpoints(_message.Message):
     def __init__(self, grpc: _Optional[str] = ..., data: _Optional[str] = ..., unix: _Optional[str] = ..., metrics: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
 
 class Group(_message.Message):
-    __slots__ = ["epoch", "id", "members", "pool", "primary"]
+    __slots__ = ["epoch", "home", "id", "members", "pool", "primary", "problem"]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HOME_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
     PRIMARY_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     epoch: int
+    home: _containers.RepeatedScalarFieldContainer[str]
     id: str
     members: _containers.RepeatedScalarFieldContainer[str]
     pool: str
     primary: str
-    def __init__(self, id: _Optional[str] = ..., pool: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., primary: _Optional[str] = ...) -> None: ...
+    problem: str
+    def __init__(self, id: _Optional[str] = ..., pool: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., primary: _Optional[str] = ..., home: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ["disks", "domain", "endpoints", "id", "last_seen_unix_ms", "pid", "state", "version"]
+    __slots__ = ["cordoned", "disks", "domain", "endpoints", "flapping", "id", "last_seen_unix_ms", "pid", "state", "version"]
+    CORDONED_FIELD_NUMBER: _ClassVar[int]
     DISKS_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    FLAPPING_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     LAST_SEEN_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    cordoned: bool
     disks: _containers.RepeatedCompositeFieldContainer[Disk]
     domain: str
     endpoints: Endpoints
+    flapping: bool
     id: str
     last_seen_unix_ms: int
     pid: int
     state: NodeState
     version: str
-    def __init__(self, id: _Optional[str] = ..., endpoints: _Optional[_Union[Endpoints, _Mapping]] = ..., domain: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., disks: _Optional[_Iterable[_Union[Disk, _Mapping]]] = ..., last_seen_unix_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., endpoints: _Optional[_Union[Endpoints, _Mapping]] = ..., domain: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., disks: _Optional[_Iterable[_Union[Disk, _Mapping]]] = ..., last_seen_unix_ms: _Optional[int] = ..., cordoned: bool = ..., flapping: bool = ...) -> None: ...
 
 class Pool(_message.Message):
-    __slots__ = ["checkpoint_count", "data_fragments", "layout", "level", "mirrors", "name", "parity_fragments", "retention", "used_bytes"]
+    __slots__ = ["allow_degraded", "checkpoint_count", "data_fragments", "layout", "level", "mirrors", "name", "parity_fragments", "read_policy", "retention", "used_bytes"]
+    ALLOW_DEGRADED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_COUNT_FIELD_NUMBER: _ClassVar[int]
     DATA_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
@@ -93,8 +106,10 @@ class Pool(_message.Message):
     MIRRORS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARITY_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    READ_POLICY_FIELD_NUMBER: _ClassVar[int]
     RETENTION_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    allow_degraded: bool
     checkpoint_count: int
     data_fragments: int
     layout: int
@@ -102,9 +117,10 @@ class Pool(_message.Message):
     mirrors: int
     name: str
     parity_fragments: int
+    read_policy: ReadPolicy
     retention: Retention
     used_bytes: int
-    def __init__(self, name: _Optional[str] = ..., level: _Optional[_Union[Level, str]] = ..., mirrors: _Optional[int] = ..., data_fragments: _Optional[int] = ..., parity_fragments: _Optional[int] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., layout: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., used_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., level: _Optional[_Union[Level, str]] = ..., mirrors: _Optional[int] = ..., data_fragments: _Optional[int] = ..., parity_fragments: _Optional[int] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., layout: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., used_bytes: _Optional[int] = ..., allow_degraded: bool = ..., read_policy: _Optional[_Union[ReadPolicy, str]] = ...) -> None: ...
 
 class Retention(_message.Message):
     __slots__ = ["keep_every_steps", "keep_last", "max_age_seconds"]
@@ -123,4 +139,7 @@ class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class DiskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class ReadPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

@@ -92,6 +92,28 @@ class BlobProblem(_message.Message):
     undecided: bool
     def __init__(self, blob_id: _Optional[str] = ..., rank: _Optional[int] = ..., node_id: _Optional[str] = ..., problem: _Optional[str] = ..., undecided: bool = ...) -> None: ...
 
+class ClusterEvent(_message.Message):
+    __slots__ = ["duration_ms", "epoch", "group_id", "id", "kind", "node_id", "pool", "text", "unix_ms"]
+    DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    duration_ms: int
+    epoch: int
+    group_id: str
+    id: str
+    kind: str
+    node_id: str
+    pool: str
+    text: str
+    unix_ms: int
+    def __init__(self, id: _Optional[str] = ..., unix_ms: _Optional[int] = ..., kind: _Optional[str] = ..., pool: _Optional[str] = ..., group_id: _Optional[str] = ..., node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., duration_ms: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
 class CreatePoolRequest(_message.Message):
     __slots__ = ["pool", "request_id"]
     POOL_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +156,34 @@ class DeletePoolResponse(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
+class ExportMetaRequest(_message.Message):
+    __slots__ = ["request_id", "seal"]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SEAL_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    seal: bool
+    def __init__(self, request_id: _Optional[str] = ..., seal: bool = ...) -> None: ...
+
+class FailoverRequest(_message.Message):
+    __slots__ = ["accept_data_loss", "group_id", "request_id", "to_node_id"]
+    ACCEPT_DATA_LOSS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    accept_data_loss: bool
+    group_id: str
+    request_id: str
+    to_node_id: str
+    def __init__(self, request_id: _Optional[str] = ..., group_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., accept_data_loss: bool = ...) -> None: ...
+
+class FailoverResponse(_message.Message):
+    __slots__ = ["group", "lost"]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    group: _cluster_pb2.Group
+    lost: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]
+    def __init__(self, group: _Optional[_Union[_cluster_pb2.Group, _Mapping]] = ..., lost: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ...) -> None: ...
+
 class GetCheckpointRequest(_message.Message):
     __slots__ = ["job", "step"]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -153,34 +203,64 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetClusterResponse(_message.Message):
-    __slots__ = ["cluster_id", "controller_pid", "damaged_count", "grace_seconds", "incarnation", "metrics_endpoint", "pending_save_count", "revision", "save_ttl_seconds", "term", "trash_count", "version", "warnings"]
+    __slots__ = ["cluster_id", "controller_pid", "damaged_count", "degraded_blob_count", "degraded_group_count", "grace_seconds", "incarnation", "metrics_endpoint", "paused_because", "pending_save_count", "repair", "revision", "save_ttl_seconds", "store", "term", "trash_count", "unavailable_count", "version", "warnings"]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_PID_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_BLOB_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_GROUP_COUNT_FIELD_NUMBER: _ClassVar[int]
     GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     METRICS_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_BECAUSE_FIELD_NUMBER: _ClassVar[int]
     PENDING_SAVE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REPAIR_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     SAVE_TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     TRASH_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNAVAILABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     controller_pid: int
     damaged_count: int
+    degraded_blob_count: int
+    degraded_group_count: int
     grace_seconds: int
     incarnation: int
     metrics_endpoint: str
+    paused_because: str
     pending_save_count: int
+    repair: RepairProgress
     revision: int
     save_ttl_seconds: int
+    store: str
     term: int
     trash_count: int
+    unavailable_count: int
     version: str
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, cluster_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., term: _Optional[int] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., controller_pid: _Optional[int] = ..., pending_save_count: _Optional[int] = ..., trash_count: _Optional[int] = ..., damaged_count: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ..., save_ttl_seconds: _Optional[int] = ..., grace_seconds: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., term: _Optional[int] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., controller_pid: _Optional[int] = ..., pending_save_count: _Optional[int] = ..., trash_count: _Optional[int] = ..., damaged_count: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ..., save_ttl_seconds: _Optional[int] = ..., grace_seconds: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., paused_because: _Optional[str] = ..., degraded_group_count: _Optional[int] = ..., degraded_blob_count: _Optional[int] = ..., unavailable_count: _Optional[int] = ..., repair: _Optional[_Union[RepairProgress, _Mapping]] = ..., store: _Optional[str] = ...) -> None: ...
+
+class GetGroupRequest(_message.Message):
+    __slots__ = ["group_id"]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    def __init__(self, group_id: _Optional[str] = ...) -> None: ...
+
+class GetGroupResponse(_message.Message):
+    __slots__ = ["events", "group", "member_epochs", "nodes"]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[ClusterEvent]
+    group: _cluster_pb2.Group
+    member_epochs: _containers.RepeatedScalarFieldContainer[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]
+    def __init__(self, group: _Optional[_Union[_cluster_pb2.Group, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[_cluster_pb2.Node, _Mapping]]] = ..., member_epochs: _Optional[_Iterable[int]] = ..., events: _Optional[_Iterable[_Union[ClusterEvent, _Mapping]]] = ...) -> None: ...
 
 class GetNodeRequest(_message.Message):
     __slots__ = ["node_id"]
@@ -225,6 +305,16 @@ class HoldCheckpointResponse(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     checkpoint: _checkpoint_pb2.Checkpoint
     def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
+
+class ImportMetaResponse(_message.Message):
+    __slots__ = ["cluster_id", "incarnation", "record_count"]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    incarnation: int
+    record_count: int
+    def __init__(self, cluster_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., record_count: _Optional[int] = ...) -> None: ...
 
 class JobSummary(_message.Message):
     __slots__ = ["attempt", "attempt_owner", "job"]
@@ -281,6 +371,44 @@ class ListCheckpointsResponse(_message.Message):
     checkpoints: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]
     next_page_token: str
     def __init__(self, checkpoints: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ListEventsRequest(_message.Message):
+    __slots__ = ["group_id", "node_id", "page_size", "page_token"]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    node_id: str
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., group_id: _Optional[str] = ..., node_id: _Optional[str] = ...) -> None: ...
+
+class ListEventsResponse(_message.Message):
+    __slots__ = ["events", "next_page_token"]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[ClusterEvent]
+    next_page_token: str
+    def __init__(self, events: _Optional[_Iterable[_Union[ClusterEvent, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ["page_size", "page_token", "pool"]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    pool: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., pool: _Optional[str] = ...) -> None: ...
+
+class ListGroupsResponse(_message.Message):
+    __slots__ = ["groups", "next_page_token"]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Group]
+    next_page_token: str
+    def __init__(self, groups: _Optional[_Iterable[_Union[_cluster_pb2.Group, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
     __slots__ = ["page_size", "page_token"]
@@ -343,14 +471,54 @@ class ListShardsRequest(_message.Message):
     def __init__(self, save_id: _Optional[str] = ..., rank: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListShardsResponse(_message.Message):
-    __slots__ = ["next_page_token", "nodes", "shards"]
+    __slots__ = ["next_page_token", "nodes", "read_policy", "shards"]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    READ_POLICY_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     next_page_token: str
     nodes: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]
+    read_policy: _cluster_pb2.ReadPolicy
     shards: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Shard]
-    def __init__(self, shards: _Optional[_Iterable[_Union[_checkpoint_pb2.Shard, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[_cluster_pb2.Node, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, shards: _Optional[_Iterable[_Union[_checkpoint_pb2.Shard, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[_cluster_pb2.Node, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., read_policy: _Optional[_Union[_cluster_pb2.ReadPolicy, str]] = ...) -> None: ...
+
+class MapVersion(_message.Message):
+    __slots__ = ["number", "term"]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    term: int
+    def __init__(self, term: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class MetaChunk(_message.Message):
+    __slots__ = ["data"]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class RebuildMetaRequest(_message.Message):
+    __slots__ = ["node_addresses", "request_id"]
+    NODE_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    node_addresses: _containers.RepeatedScalarFieldContainer[str]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., node_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RebuildMetaResponse(_message.Message):
+    __slots__ = ["checkpoint_count", "done", "done_count", "problems", "stage", "total_count"]
+    CHECKPOINT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DONE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_COUNT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_count: int
+    done: bool
+    done_count: int
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    stage: str
+    total_count: int
+    def __init__(self, stage: _Optional[str] = ..., done_count: _Optional[int] = ..., total_count: _Optional[int] = ..., done: bool = ..., checkpoint_count: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReleaseCheckpointRequest(_message.Message):
     __slots__ = ["job", "request_id", "step"]
@@ -368,21 +536,37 @@ class ReleaseCheckpointResponse(_message.Message):
     checkpoint: _checkpoint_pb2.Checkpoint
     def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
 
+class RepairProgress(_message.Message):
+    __slots__ = ["done_blobs", "done_bytes", "failed_blobs", "waiting_blobs", "waiting_bytes"]
+    DONE_BLOBS_FIELD_NUMBER: _ClassVar[int]
+    DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FAILED_BLOBS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BLOBS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    done_blobs: int
+    done_bytes: int
+    failed_blobs: int
+    waiting_blobs: int
+    waiting_bytes: int
+    def __init__(self, waiting_blobs: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., done_blobs: _Optional[int] = ..., done_bytes: _Optional[int] = ..., failed_blobs: _Optional[int] = ...) -> None: ...
+
 class ReportDamageRequest(_message.Message):
-    __slots__ = ["blob_id", "job", "rank", "request_id", "save_id", "step"]
+    __slots__ = ["blob_id", "job", "node_id", "rank", "request_id", "save_id", "step"]
     BLOB_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     blob_id: str
     job: str
+    node_id: str
     rank: int
     request_id: str
     save_id: str
     step: int
-    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., save_id: _Optional[str] = ..., rank: _Optional[int] = ..., blob_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., save_id: _Optional[str] = ..., rank: _Optional[int] = ..., blob_id: _Optional[str] = ..., node_id: _Optional[str] = ...) -> None: ...
 
 class ReportDamageResponse(_message.Message):
     __slots__ = ["checkpoint"]
@@ -416,6 +600,54 @@ class ReportRoundResponse(_message.Message):
     outcome: RoundOutcome
     def __init__(self, outcome: _Optional[_Union[RoundOutcome, str]] = ..., failure: _Optional[str] = ...) -> None: ...
 
+class SetAutomaticRequest(_message.Message):
+    __slots__ = ["paused", "reason", "request_id"]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    paused: bool
+    reason: str
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., paused: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class SetAutomaticResponse(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class SetCordonRequest(_message.Message):
+    __slots__ = ["cordoned", "node_id", "request_id"]
+    CORDONED_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    cordoned: bool
+    node_id: str
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., node_id: _Optional[str] = ..., cordoned: bool = ...) -> None: ...
+
+class SetCordonResponse(_message.Message):
+    __slots__ = ["node"]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: _cluster_pb2.Node
+    def __init__(self, node: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ...) -> None: ...
+
+class SwitchoverRequest(_message.Message):
+    __slots__ = ["drain_ms", "group_id", "request_id", "to_node_id"]
+    DRAIN_MS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    drain_ms: int
+    group_id: str
+    request_id: str
+    to_node_id: str
+    def __init__(self, request_id: _Optional[str] = ..., group_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., drain_ms: _Optional[int] = ...) -> None: ...
+
+class SwitchoverResponse(_message.Message):
+    __slots__ = ["group"]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: _cluster_pb2.Group
+    def __init__(self, group: _Optional[_Union[_cluster_pb2.Group, _Mapping]] = ...) -> None: ...
+
 class UndeleteCheckpointRequest(_message.Message):
     __slots__ = ["job", "request_id", "step"]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -433,20 +665,26 @@ class UndeleteCheckpointResponse(_message.Message):
     def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
 
 class UpdatePoolRequest(_message.Message):
-    __slots__ = ["keep_every_steps", "keep_last", "level", "max_age_seconds", "name", "request_id"]
+    __slots__ = ["allow_degraded", "keep_every_steps", "keep_last", "level", "max_age_seconds", "mirrors", "name", "read_policy", "request_id"]
+    ALLOW_DEGRADED_FIELD_NUMBER: _ClassVar[int]
     KEEP_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
     KEEP_LAST_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     MAX_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MIRRORS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    READ_POLICY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    allow_degraded: bool
     keep_every_steps: int
     keep_last: int
     level: _cluster_pb2.Level
     max_age_seconds: int
+    mirrors: int
     name: str
+    read_policy: _cluster_pb2.ReadPolicy
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ..., keep_last: _Optional[int] = ..., keep_every_steps: _Optional[int] = ..., max_age_seconds: _Optional[int] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ..., keep_last: _Optional[int] = ..., keep_every_steps: _Optional[int] = ..., max_age_seconds: _Optional[int] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., mirrors: _Optional[int] = ..., allow_degraded: bool = ..., read_policy: _Optional[_Union[_cluster_pb2.ReadPolicy, str]] = ...) -> None: ...
 
 class UpdatePoolResponse(_message.Message):
     __slots__ = ["pool"]
@@ -499,6 +737,26 @@ class WaitSaveResponse(_message.Message):
     checkpoint: _checkpoint_pb2.Checkpoint
     shards_registered: int
     def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., shards_registered: _Optional[int] = ...) -> None: ...
+
+class WatchMapRequest(_message.Message):
+    __slots__ = ["known", "pool", "wait_ms"]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    known: MapVersion
+    pool: str
+    wait_ms: int
+    def __init__(self, pool: _Optional[str] = ..., known: _Optional[_Union[MapVersion, _Mapping]] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class WatchMapResponse(_message.Message):
+    __slots__ = ["groups", "nodes", "version"]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Group]
+    nodes: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]
+    version: MapVersion
+    def __init__(self, version: _Optional[_Union[MapVersion, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[_cluster_pb2.Group, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[_cluster_pb2.Node, _Mapping]]] = ...) -> None: ...
 
 class RoundOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

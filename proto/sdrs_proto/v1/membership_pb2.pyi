@@ -1,11 +1,23 @@
 from sdrs_proto.v1 import checkpoint_pb2 as _checkpoint_pb2
 from sdrs_proto.v1 import cluster_pb2 as _cluster_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+MEMBER_TROUBLE_FAILED: MemberTrouble
+MEMBER_TROUBLE_SLOW: MemberTrouble
+MEMBER_TROUBLE_UNSPECIFIED: MemberTrouble
+
+class Assignments(_message.Message):
+    __slots__ = ["groups", "nodes"]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Group]
+    nodes: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]
+    def __init__(self, groups: _Optional[_Iterable[_Union[_cluster_pb2.Group, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[_cluster_pb2.Node, _Mapping]]] = ...) -> None: ...
 
 class Authority(_message.Message):
     __slots__ = ["incarnation", "revision", "term"]
@@ -18,20 +30,32 @@ class Authority(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., term: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ["disks", "node_id", "node_key"]
+    __slots__ = ["disks", "epochs", "node_id", "node_key"]
     DISKS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_KEY_FIELD_NUMBER: _ClassVar[int]
     disks: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Disk]
+    epochs: _containers.RepeatedCompositeFieldContainer[HeldEpoch]
     node_id: str
     node_key: str
-    def __init__(self, node_id: _Optional[str] = ..., node_key: _Optional[str] = ..., disks: _Optional[_Iterable[_Union[_cluster_pb2.Disk, _Mapping]]] = ...) -> None: ...
+    def __init__(self, node_id: _Optional[str] = ..., node_key: _Optional[str] = ..., disks: _Optional[_Iterable[_Union[_cluster_pb2.Disk, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[HeldEpoch, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ["authority"]
+    __slots__ = ["assignments", "authority"]
+    ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    assignments: Assignments
     authority: Authority
-    def __init__(self, authority: _Optional[_Union[Authority, _Mapping]] = ...) -> None: ...
+    def __init__(self, authority: _Optional[_Union[Authority, _Mapping]] = ..., assignments: _Optional[_Union[Assignments, _Mapping]] = ...) -> None: ...
+
+class HeldEpoch(_message.Message):
+    __slots__ = ["epoch", "group_id"]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    group_id: str
+    def __init__(self, group_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ["attempt", "capability", "epoch", "group_id", "job", "shard", "step"]
@@ -102,3 +126,30 @@ class RegisterReceiptsResponse(_message.Message):
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     outcomes: _containers.RepeatedCompositeFieldContainer[ReceiptOutcome]
     def __init__(self, outcomes: _Optional[_Iterable[_Union[ReceiptOutcome, _Mapping]]] = ...) -> None: ...
+
+class ReportMemberRequest(_message.Message):
+    __slots__ = ["detail", "epoch", "group_id", "member_id", "node_id", "node_key", "request_id", "trouble"]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_KEY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    detail: str
+    epoch: int
+    group_id: str
+    member_id: str
+    node_id: str
+    node_key: str
+    request_id: str
+    trouble: MemberTrouble
+    def __init__(self, request_id: _Optional[str] = ..., node_id: _Optional[str] = ..., node_key: _Optional[str] = ..., group_id: _Optional[str] = ..., epoch: _Optional[int] = ..., member_id: _Optional[str] = ..., trouble: _Optional[_Union[MemberTrouble, str]] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class ReportMemberResponse(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class MemberTrouble(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []

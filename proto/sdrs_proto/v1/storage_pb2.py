@@ -12,58 +12,81 @@ _sym_db = _symbol_database.Default()
 
 
 from sdrs_proto.v1 import checkpoint_pb2 as sdrs__proto_dot_v1_dot_checkpoint__pb2
+from sdrs_proto.v1 import cluster_pb2 as sdrs__proto_dot_v1_dot_cluster__pb2
 from sdrs_proto.v1 import membership_pb2 as sdrs__proto_dot_v1_dot_membership__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsdrs_proto/v1/storage.proto\x12\x07sdrs.v1\x1a\x1esdrs_proto/v1/checkpoint.proto\x1a\x1esdrs_proto/v1/membership.proto\"\xaf\x01\n\x0bWriteIntent\x12\x0f\n\x07save_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62lob_id\x18\x02 \x01(\t\x12\x0f\n\x07ordinal\x18\x03 \x01(\r\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0b\n\x03job\x18\x05 \x01(\t\x12\x0c\n\x04step\x18\x06 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x07 \x01(\x04\x12\x0c\n\x04rank\x18\x08 \x01(\r\x12\x10\n\x08group_id\x18\t \x01(\t\x12\r\n\x05\x65poch\x18\n \x01(\x04\"L\n\x10OpenWriteRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x06intent\x18\x02 \x01(\x0b\x32\x14.sdrs.v1.WriteIntent\"`\n\x11OpenWriteResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\t\x12\x16\n\x0e\x61lready_stored\x18\x02 \x01(\x08\x12#\n\x06stored\x18\x03 \x01(\x0b\x32\x13.sdrs.v1.StoredBlob\"P\n\nStoredBlob\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04hash\x18\x03 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x04 \x01(\t\"Z\n\x0fOpenReadRequest\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06length\x18\x04 \x01(\x04\"\"\n\x10OpenReadResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\t\"D\n\tBlobFrame\x12\x0c\n\x04open\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x0c\">\n\x0b\x42lobSummary\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\x0c\"8\n\x11WriteBlobResponse\x12#\n\x06stored\x18\x01 \x01(\x0b\x32\x13.sdrs.v1.StoredBlob\"Z\n\x0fReadBlobRequest\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06length\x18\x04 \x01(\x04\"\xa6\x01\n\x10SealShardRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ncapability\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x04\x12\x10\n\x08group_id\x18\x06 \x01(\t\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x1d\n\x05shard\x18\x08 \x01(\x0b\x32\x0e.sdrs.v1.Shard\"6\n\x11SealShardResponse\x12!\n\x05state\x18\x01 \x01(\x0e\x32\x12.sdrs.v1.SaveState\"W\n\x15VerifyFragmentRequest\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x15\n\rexpected_hash\x18\x03 \x01(\t\"j\n\x16VerifyFragmentResponse\x12\x15\n\rchecked_bytes\x18\x01 \x01(\x04\x12)\n\x07verdict\x18\x02 \x01(\x0e\x32\x18.sdrs.v1.FragmentVerdict\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"u\n\x0c\x46ragmentInfo\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0f\n\x07save_id\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x17\n\x0f\x63reated_unix_ms\x18\x05 \x01(\x03\"=\n\x14ListFragmentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x15ListFragmentsResponse\x12(\n\tfragments\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.FragmentInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"7\n\x0c\x46ragmentName\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\"\x8e\x01\n\x14\x44ropFragmentsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12%\n\tauthority\x18\x02 \x01(\x0b\x32\x12.sdrs.v1.Authority\x12(\n\tfragments\x18\x03 \x03(\x0b\x32\x15.sdrs.v1.FragmentName\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"?\n\x15\x44ropFragmentsResponse\x12&\n\x07\x64ropped\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.FragmentName*\x88\x01\n\x0f\x46ragmentVerdict\x12 \n\x1c\x46RAGMENT_VERDICT_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46RAGMENT_VERDICT_OK\x10\x01\x12\x1c\n\x18\x46RAGMENT_VERDICT_MISSING\x10\x02\x12\x1c\n\x18\x46RAGMENT_VERDICT_CORRUPT\x10\x03\x32\xc2\x04\n\x07Storage\x12\x42\n\tOpenWrite\x12\x19.sdrs.v1.OpenWriteRequest\x1a\x1a.sdrs.v1.OpenWriteResponse\x12?\n\x08OpenRead\x12\x18.sdrs.v1.OpenReadRequest\x1a\x19.sdrs.v1.OpenReadResponse\x12=\n\tWriteBlob\x12\x12.sdrs.v1.BlobFrame\x1a\x1a.sdrs.v1.WriteBlobResponse(\x01\x12:\n\x08ReadBlob\x12\x18.sdrs.v1.ReadBlobRequest\x1a\x12.sdrs.v1.BlobFrame0\x01\x12\x42\n\tSealShard\x12\x19.sdrs.v1.SealShardRequest\x1a\x1a.sdrs.v1.SealShardResponse\x12S\n\x0eVerifyFragment\x12\x1e.sdrs.v1.VerifyFragmentRequest\x1a\x1f.sdrs.v1.VerifyFragmentResponse0\x01\x12N\n\rListFragments\x12\x1d.sdrs.v1.ListFragmentsRequest\x1a\x1e.sdrs.v1.ListFragmentsResponse\x12N\n\rDropFragments\x12\x1d.sdrs.v1.DropFragmentsRequest\x1a\x1e.sdrs.v1.DropFragmentsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsdrs_proto/v1/storage.proto\x12\x07sdrs.v1\x1a\x1esdrs_proto/v1/checkpoint.proto\x1a\x1bsdrs_proto/v1/cluster.proto\x1a\x1esdrs_proto/v1/membership.proto\"\x9a\x02\n\x0bWriteIntent\x12\x0f\n\x07save_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62lob_id\x18\x02 \x01(\t\x12\x0f\n\x07ordinal\x18\x03 \x01(\r\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0b\n\x03job\x18\x05 \x01(\t\x12\x0c\n\x04step\x18\x06 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x07 \x01(\x04\x12\x0c\n\x04rank\x18\x08 \x01(\r\x12\x10\n\x08group_id\x18\t \x01(\t\x12\r\n\x05\x65poch\x18\n \x01(\x04\x12\x12\n\nworld_size\x18\x0b \x01(\r\x12\"\n\x04kind\x18\x0c \x01(\x0e\x32\x14.sdrs.v1.ContentKind\x12\x12\n\nblob_count\x18\r \x01(\r\x12\x0c\n\x04pool\x18\x0e \x01(\t\x12\x0f\n\x07relayed\x18\x0f \x01(\x08\"L\n\x10OpenWriteRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x06intent\x18\x02 \x01(\x0b\x32\x14.sdrs.v1.WriteIntent\"`\n\x11OpenWriteResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\t\x12\x16\n\x0e\x61lready_stored\x18\x02 \x01(\x08\x12#\n\x06stored\x18\x03 \x01(\x0b\x32\x13.sdrs.v1.StoredBlob\"P\n\nStoredBlob\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04hash\x18\x03 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x04 \x01(\t\"Z\n\x0fOpenReadRequest\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06length\x18\x04 \x01(\x04\"\"\n\x10OpenReadResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\t\"D\n\tBlobFrame\x12\x0c\n\x04open\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x0c\">\n\x0b\x42lobSummary\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\x0c\"8\n\x11WriteBlobResponse\x12#\n\x06stored\x18\x01 \x01(\x0b\x32\x13.sdrs.v1.StoredBlob\"Z\n\x0fReadBlobRequest\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06length\x18\x04 \x01(\x04\"\xa6\x01\n\x10SealShardRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ncapability\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x04\x12\x10\n\x08group_id\x18\x06 \x01(\t\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x1d\n\x05shard\x18\x08 \x01(\x0b\x32\x0e.sdrs.v1.Shard\"6\n\x11SealShardResponse\x12!\n\x05state\x18\x01 \x01(\x0e\x32\x12.sdrs.v1.SaveState\"W\n\x15VerifyFragmentRequest\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x15\n\rexpected_hash\x18\x03 \x01(\t\"j\n\x16VerifyFragmentResponse\x12\x15\n\rchecked_bytes\x18\x01 \x01(\x04\x12)\n\x07verdict\x18\x02 \x01(\x0e\x32\x18.sdrs.v1.FragmentVerdict\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\xba\x01\n\x0c\x46ragmentInfo\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0f\n\x07save_id\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x17\n\x0f\x63reated_unix_ms\x18\x05 \x01(\x03\x12\x0c\n\x04hash\x18\x06 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x07 \x01(\t\x12$\n\x06origin\x18\x08 \x01(\x0b\x32\x14.sdrs.v1.WriteIntent\"R\n\x14ListFragmentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x13\n\x0bwith_origin\x18\x03 \x01(\x08\"Z\n\x15ListFragmentsResponse\x12(\n\tfragments\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.FragmentInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"7\n\x0c\x46ragmentName\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\"\x8e\x01\n\x14\x44ropFragmentsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12%\n\tauthority\x18\x02 \x01(\x0b\x32\x12.sdrs.v1.Authority\x12(\n\tfragments\x18\x03 \x03(\x0b\x32\x15.sdrs.v1.FragmentName\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"?\n\x15\x44ropFragmentsResponse\x12&\n\x07\x64ropped\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.FragmentName\"c\n\x16LookupFragmentsRequest\x12(\n\tfragments\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.FragmentName\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\">\n\x17LookupFragmentsResponse\x12#\n\x04held\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.HeldFragment\"{\n\x0cHeldFragment\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0f\n\x07save_id\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04hash\x18\x05 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x06 \x01(\t\"\xcf\x01\n\x13PullFragmentRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12%\n\tauthority\x18\x02 \x01(\x0b\x32\x12.sdrs.v1.Authority\x12$\n\x06intent\x18\x03 \x01(\x0b\x32\x14.sdrs.v1.WriteIntent\x12\x16\n\x0e\x66ragment_index\x18\x04 \x01(\r\x12\x0c\n\x04hash\x18\x05 \x01(\t\x12\x1e\n\x07sources\x18\x06 \x03(\x0b\x32\r.sdrs.v1.Node\x12\x11\n\tsignature\x18\x07 \x01(\x0c\";\n\x14PullFragmentResponse\x12#\n\x04held\x18\x01 \x01(\x0b\x32\x15.sdrs.v1.HeldFragment\">\n\rSnapshotChunk\x12\x1f\n\x02id\x18\x01 \x01(\x0b\x32\x13.sdrs.v1.SnapshotId\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x90\x01\n\nSnapshotId\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x17\n\x0f\x63reated_unix_ms\x18\x05 \x01(\x03\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\x12\x0c\n\x04hash\x18\x07 \x01(\t\"\x17\n\x15StoreSnapshotResponse\"\x16\n\x14ListSnapshotsRequest\"?\n\x15ListSnapshotsResponse\x12&\n\tsnapshots\x18\x01 \x03(\x0b\x32\x13.sdrs.v1.SnapshotId\"6\n\x13ReadSnapshotRequest\x12\x1f\n\x02id\x18\x01 \x01(\x0b\x32\x13.sdrs.v1.SnapshotId*\x88\x01\n\x0f\x46ragmentVerdict\x12 \n\x1c\x46RAGMENT_VERDICT_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46RAGMENT_VERDICT_OK\x10\x01\x12\x1c\n\x18\x46RAGMENT_VERDICT_MISSING\x10\x02\x12\x1c\n\x18\x46RAGMENT_VERDICT_CORRUPT\x10\x03\x32\xc8\x07\n\x07Storage\x12\x42\n\tOpenWrite\x12\x19.sdrs.v1.OpenWriteRequest\x1a\x1a.sdrs.v1.OpenWriteResponse\x12?\n\x08OpenRead\x12\x18.sdrs.v1.OpenReadRequest\x1a\x19.sdrs.v1.OpenReadResponse\x12=\n\tWriteBlob\x12\x12.sdrs.v1.BlobFrame\x1a\x1a.sdrs.v1.WriteBlobResponse(\x01\x12:\n\x08ReadBlob\x12\x18.sdrs.v1.ReadBlobRequest\x1a\x12.sdrs.v1.BlobFrame0\x01\x12\x42\n\tSealShard\x12\x19.sdrs.v1.SealShardRequest\x1a\x1a.sdrs.v1.SealShardResponse\x12S\n\x0eVerifyFragment\x12\x1e.sdrs.v1.VerifyFragmentRequest\x1a\x1f.sdrs.v1.VerifyFragmentResponse0\x01\x12N\n\rListFragments\x12\x1d.sdrs.v1.ListFragmentsRequest\x1a\x1e.sdrs.v1.ListFragmentsResponse\x12N\n\rDropFragments\x12\x1d.sdrs.v1.DropFragmentsRequest\x1a\x1e.sdrs.v1.DropFragmentsResponse\x12T\n\x0fLookupFragments\x12\x1f.sdrs.v1.LookupFragmentsRequest\x1a .sdrs.v1.LookupFragmentsResponse\x12K\n\x0cPullFragment\x12\x1c.sdrs.v1.PullFragmentRequest\x1a\x1d.sdrs.v1.PullFragmentResponse\x12I\n\rStoreSnapshot\x12\x16.sdrs.v1.SnapshotChunk\x1a\x1e.sdrs.v1.StoreSnapshotResponse(\x01\x12N\n\rListSnapshots\x12\x1d.sdrs.v1.ListSnapshotsRequest\x1a\x1e.sdrs.v1.ListSnapshotsResponse\x12\x46\n\x0cReadSnapshot\x12\x1c.sdrs.v1.ReadSnapshotRequest\x1a\x16.sdrs.v1.SnapshotChunk0\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sdrs_proto.v1.storage_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _FRAGMENTVERDICT._serialized_start=1916
-  _FRAGMENTVERDICT._serialized_end=2052
-  _WRITEINTENT._serialized_start=105
-  _WRITEINTENT._serialized_end=280
-  _OPENWRITEREQUEST._serialized_start=282
-  _OPENWRITEREQUEST._serialized_end=358
-  _OPENWRITERESPONSE._serialized_start=360
-  _OPENWRITERESPONSE._serialized_end=456
-  _STOREDBLOB._serialized_start=458
-  _STOREDBLOB._serialized_end=538
-  _OPENREADREQUEST._serialized_start=540
-  _OPENREADREQUEST._serialized_end=630
-  _OPENREADRESPONSE._serialized_start=632
-  _OPENREADRESPONSE._serialized_end=666
-  _BLOBFRAME._serialized_start=668
-  _BLOBFRAME._serialized_end=736
-  _BLOBSUMMARY._serialized_start=738
-  _BLOBSUMMARY._serialized_end=800
-  _WRITEBLOBRESPONSE._serialized_start=802
-  _WRITEBLOBRESPONSE._serialized_end=858
-  _READBLOBREQUEST._serialized_start=860
-  _READBLOBREQUEST._serialized_end=950
-  _SEALSHARDREQUEST._serialized_start=953
-  _SEALSHARDREQUEST._serialized_end=1119
-  _SEALSHARDRESPONSE._serialized_start=1121
-  _SEALSHARDRESPONSE._serialized_end=1175
-  _VERIFYFRAGMENTREQUEST._serialized_start=1177
-  _VERIFYFRAGMENTREQUEST._serialized_end=1264
-  _VERIFYFRAGMENTRESPONSE._serialized_start=1266
-  _VERIFYFRAGMENTRESPONSE._serialized_end=1372
-  _FRAGMENTINFO._serialized_start=1374
-  _FRAGMENTINFO._serialized_end=1491
-  _LISTFRAGMENTSREQUEST._serialized_start=1493
-  _LISTFRAGMENTSREQUEST._serialized_end=1554
-  _LISTFRAGMENTSRESPONSE._serialized_start=1556
-  _LISTFRAGMENTSRESPONSE._serialized_end=1646
-  _FRAGMENTNAME._serialized_start=1648
-  _FRAGMENTNAME._serialized_end=1703
-  _DROPFRAGMENTSREQUEST._serialized_start=1706
-  _DROPFRAGMENTSREQUEST._serialized_end=1848
-  _DROPFRAGMENTSRESPONSE._serialized_start=1850
-  _DROPFRAGMENTSRESPONSE._serialized_end=1913
-  _STORAGE._serialized_start=2055
-  _STORAGE._serialized_end=2633
+  _FRAGMENTVERDICT._serialized_start=3085
+  _FRAGMENTVERDICT._serialized_end=3221
+  _WRITEINTENT._serialized_start=134
+  _WRITEINTENT._serialized_end=416
+  _OPENWRITEREQUEST._serialized_start=418
+  _OPENWRITEREQUEST._serialized_end=494
+  _OPENWRITERESPONSE._serialized_start=496
+  _OPENWRITERESPONSE._serialized_end=592
+  _STOREDBLOB._serialized_start=594
+  _STOREDBLOB._serialized_end=674
+  _OPENREADREQUEST._serialized_start=676
+  _OPENREADREQUEST._serialized_end=766
+  _OPENREADRESPONSE._serialized_start=768
+  _OPENREADRESPONSE._serialized_end=802
+  _BLOBFRAME._serialized_start=804
+  _BLOBFRAME._serialized_end=872
+  _BLOBSUMMARY._serialized_start=874
+  _BLOBSUMMARY._serialized_end=936
+  _WRITEBLOBRESPONSE._serialized_start=938
+  _WRITEBLOBRESPONSE._serialized_end=994
+  _READBLOBREQUEST._serialized_start=996
+  _READBLOBREQUEST._serialized_end=1086
+  _SEALSHARDREQUEST._serialized_start=1089
+  _SEALSHARDREQUEST._serialized_end=1255
+  _SEALSHARDRESPONSE._serialized_start=1257
+  _SEALSHARDRESPONSE._serialized_end=1311
+  _VERIFYFRAGMENTREQUEST._serialized_start=1313
+  _VERIFYFRAGMENTREQUEST._serialized_end=1400
+  _VERIFYFRAGMENTRESPONSE._serialized_start=1402
+  _VERIFYFRAGMENTRESPONSE._serialized_end=1508
+  _FRAGMENTINFO._serialized_start=1511
+  _FRAGMENTINFO._serialized_end=1697
+  _LISTFRAGMENTSREQUEST._serialized_start=1699
+  _LISTFRAGMENTSREQUEST._serialized_end=1781
+  _LISTFRAGMENTSRESPONSE._serialized_start=1783
+  _LISTFRAGMENTSRESPONSE._serialized_end=1873
+  _FRAGMENTNAME._serialized_start=1875
+  _FRAGMENTNAME._serialized_end=1930
+  _DROPFRAGMENTSREQUEST._serialized_start=1933
+  _DROPFRAGMENTSREQUEST._serialized_end=2075
+  _DROPFRAGMENTSRESPONSE._serialized_start=2077
+  _DROPFRAGMENTSRESPONSE._serialized_end=2140
+  _LOOKUPFRAGMENTSREQUEST._serialized_start=2142
+  _LOOKUPFRAGMENTSREQUEST._serialized_end=2241
+  _LOOKUPFRAGMENTSRESPONSE._serialized_start=2243
+  _LOOKUPFRAGMENTSRESPONSE._serialized_end=2305
+  _HELDFRAGMENT._serialized_start=2307
+  _HELDFRAGMENT._serialized_end=2430
+  _PULLFRAGMENTREQUEST._serialized_start=2433
+  _PULLFRAGMENTREQUEST._serialized_end=2640
+  _PULLFRAGMENTRESPONSE._serialized_start=2642
+  _PULLFRAGMENTRESPONSE._serialized_end=2701
+  _SNAPSHOTCHUNK._serialized_start=2703
+  _SNAPSHOTCHUNK._serialized_end=2765
+  _SNAPSHOTID._serialized_start=2768
+  _SNAPSHOTID._serialized_end=2912
+  _STORESNAPSHOTRESPONSE._serialized_start=2914
+  _STORESNAPSHOTRESPONSE._serialized_end=2937
+  _LISTSNAPSHOTSREQUEST._serialized_start=2939
+  _LISTSNAPSHOTSREQUEST._serialized_end=2961
+  _LISTSNAPSHOTSRESPONSE._serialized_start=2963
+  _LISTSNAPSHOTSRESPONSE._serialized_end=3026
+  _READSNAPSHOTREQUEST._serialized_start=3028
+  _READSNAPSHOTREQUEST._serialized_end=3082
+  _STORAGE._serialized_start=3224
+  _STORAGE._serialized_end=4192
 # @@protoc_insertion_point(module_scope)

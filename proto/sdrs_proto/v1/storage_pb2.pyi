@@ -1,4 +1,5 @@
 from sdrs_proto.v1 import checkpoint_pb2 as _checkpoint_pb2
+from sdrs_proto.v1 import cluster_pb2 as _cluster_pb2
 from sdrs_proto.v1 import membership_pb2 as _membership_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -53,18 +54,24 @@ class DropFragmentsResponse(_message.Message):
     def __init__(self, dropped: _Optional[_Iterable[_Union[FragmentName, _Mapping]]] = ...) -> None: ...
 
 class FragmentInfo(_message.Message):
-    __slots__ = ["blob_id", "created_unix_ms", "fragment_index", "save_id", "size_bytes"]
+    __slots__ = ["blob_id", "created_unix_ms", "disk_id", "fragment_index", "hash", "origin", "save_id", "size_bytes"]
     BLOB_ID_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    DISK_ID_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     blob_id: str
     created_unix_ms: int
+    disk_id: str
     fragment_index: int
+    hash: str
+    origin: WriteIntent
     save_id: str
     size_bytes: int
-    def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ..., save_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., created_unix_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ..., save_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., hash: _Optional[str] = ..., disk_id: _Optional[str] = ..., origin: _Optional[_Union[WriteIntent, _Mapping]] = ...) -> None: ...
 
 class FragmentName(_message.Message):
     __slots__ = ["blob_id", "fragment_index"]
@@ -74,13 +81,31 @@ class FragmentName(_message.Message):
     fragment_index: int
     def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ...) -> None: ...
 
+class HeldFragment(_message.Message):
+    __slots__ = ["blob_id", "disk_id", "fragment_index", "hash", "save_id", "size_bytes"]
+    BLOB_ID_FIELD_NUMBER: _ClassVar[int]
+    DISK_ID_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    SAVE_ID_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    blob_id: str
+    disk_id: str
+    fragment_index: int
+    hash: str
+    save_id: str
+    size_bytes: int
+    def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ..., save_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., disk_id: _Optional[str] = ...) -> None: ...
+
 class ListFragmentsRequest(_message.Message):
-    __slots__ = ["page_size", "page_token"]
+    __slots__ = ["page_size", "page_token", "with_origin"]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    WITH_ORIGIN_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    with_origin: bool
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., with_origin: bool = ...) -> None: ...
 
 class ListFragmentsResponse(_message.Message):
     __slots__ = ["fragments", "next_page_token"]
@@ -89,6 +114,32 @@ class ListFragmentsResponse(_message.Message):
     fragments: _containers.RepeatedCompositeFieldContainer[FragmentInfo]
     next_page_token: str
     def __init__(self, fragments: _Optional[_Iterable[_Union[FragmentInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ListSnapshotsRequest(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class ListSnapshotsResponse(_message.Message):
+    __slots__ = ["snapshots"]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    snapshots: _containers.RepeatedCompositeFieldContainer[SnapshotId]
+    def __init__(self, snapshots: _Optional[_Iterable[_Union[SnapshotId, _Mapping]]] = ...) -> None: ...
+
+class LookupFragmentsRequest(_message.Message):
+    __slots__ = ["epoch", "fragments", "group_id"]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    fragments: _containers.RepeatedCompositeFieldContainer[FragmentName]
+    group_id: str
+    def __init__(self, fragments: _Optional[_Iterable[_Union[FragmentName, _Mapping]]] = ..., group_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class LookupFragmentsResponse(_message.Message):
+    __slots__ = ["held"]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    held: _containers.RepeatedCompositeFieldContainer[HeldFragment]
+    def __init__(self, held: _Optional[_Iterable[_Union[HeldFragment, _Mapping]]] = ...) -> None: ...
 
 class OpenReadRequest(_message.Message):
     __slots__ = ["blob_id", "fragment_index", "length", "offset"]
@@ -126,6 +177,30 @@ class OpenWriteResponse(_message.Message):
     ticket: str
     def __init__(self, ticket: _Optional[str] = ..., already_stored: bool = ..., stored: _Optional[_Union[StoredBlob, _Mapping]] = ...) -> None: ...
 
+class PullFragmentRequest(_message.Message):
+    __slots__ = ["authority", "fragment_index", "hash", "intent", "request_id", "signature", "sources"]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    INTENT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    authority: _membership_pb2.Authority
+    fragment_index: int
+    hash: str
+    intent: WriteIntent
+    request_id: str
+    signature: bytes
+    sources: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]
+    def __init__(self, request_id: _Optional[str] = ..., authority: _Optional[_Union[_membership_pb2.Authority, _Mapping]] = ..., intent: _Optional[_Union[WriteIntent, _Mapping]] = ..., fragment_index: _Optional[int] = ..., hash: _Optional[str] = ..., sources: _Optional[_Iterable[_Union[_cluster_pb2.Node, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class PullFragmentResponse(_message.Message):
+    __slots__ = ["held"]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    held: HeldFragment
+    def __init__(self, held: _Optional[_Union[HeldFragment, _Mapping]] = ...) -> None: ...
+
 class ReadBlobRequest(_message.Message):
     __slots__ = ["blob_id", "fragment_index", "length", "offset"]
     BLOB_ID_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +212,12 @@ class ReadBlobRequest(_message.Message):
     length: int
     offset: int
     def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+
+class ReadSnapshotRequest(_message.Message):
+    __slots__ = ["id"]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: SnapshotId
+    def __init__(self, id: _Optional[_Union[SnapshotId, _Mapping]] = ...) -> None: ...
 
 class SealShardRequest(_message.Message):
     __slots__ = ["attempt", "capability", "epoch", "group_id", "job", "request_id", "shard", "step"]
@@ -163,6 +244,36 @@ class SealShardResponse(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     state: _checkpoint_pb2.SaveState
     def __init__(self, state: _Optional[_Union[_checkpoint_pb2.SaveState, str]] = ...) -> None: ...
+
+class SnapshotChunk(_message.Message):
+    __slots__ = ["data", "id"]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    id: SnapshotId
+    def __init__(self, id: _Optional[_Union[SnapshotId, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class SnapshotId(_message.Message):
+    __slots__ = ["cluster_id", "created_unix_ms", "hash", "incarnation", "revision", "size_bytes", "term"]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    created_unix_ms: int
+    hash: str
+    incarnation: int
+    revision: int
+    size_bytes: int
+    term: int
+    def __init__(self, cluster_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., term: _Optional[int] = ..., revision: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ...) -> None: ...
+
+class StoreSnapshotResponse(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
 
 class StoredBlob(_message.Message):
     __slots__ = ["blob_id", "disk_id", "hash", "size_bytes"]
@@ -203,28 +314,38 @@ class WriteBlobResponse(_message.Message):
     def __init__(self, stored: _Optional[_Union[StoredBlob, _Mapping]] = ...) -> None: ...
 
 class WriteIntent(_message.Message):
-    __slots__ = ["attempt", "blob_id", "epoch", "group_id", "job", "ordinal", "rank", "save_id", "size_bytes", "step"]
+    __slots__ = ["attempt", "blob_count", "blob_id", "epoch", "group_id", "job", "kind", "ordinal", "pool", "rank", "relayed", "save_id", "size_bytes", "step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    BLOB_COUNT_FIELD_NUMBER: _ClassVar[int]
     BLOB_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    RELAYED_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     attempt: int
+    blob_count: int
     blob_id: str
     epoch: int
     group_id: str
     job: str
+    kind: _checkpoint_pb2.ContentKind
     ordinal: int
+    pool: str
     rank: int
+    relayed: bool
     save_id: str
     size_bytes: int
     step: int
-    def __init__(self, save_id: _Optional[str] = ..., blob_id: _Optional[str] = ..., ordinal: _Optional[int] = ..., size_bytes: _Optional[int] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., group_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    world_size: int
+    def __init__(self, save_id: _Optional[str] = ..., blob_id: _Optional[str] = ..., ordinal: _Optional[int] = ..., size_bytes: _Optional[int] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., group_id: _Optional[str] = ..., epoch: _Optional[int] = ..., world_size: _Optional[int] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., blob_count: _Optional[int] = ..., pool: _Optional[str] = ..., relayed: bool = ...) -> None: ...
 
 class FragmentVerdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

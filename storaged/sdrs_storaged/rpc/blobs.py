@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sdrs_core.errors import InvalidArgumentError
 from sdrs_core.ids import BlobId, GroupId, JobName, SaveId, check_name, check_random_id, check_step
+from sdrs_proto import convert
 from sdrs_proto.limits import MAX_BLOB_BYTES
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.metrics import NodeMetrics
@@ -63,6 +64,10 @@ def write_intent_from(message: pb.WriteIntent) -> WriteIntent:
         attempt=message.attempt,
         rank=message.rank,
         ordinal=message.ordinal,
+        world_size=message.world_size,
+        blob_count=message.blob_count,
+        kind=convert.kind_from(message.kind) if message.kind else "",
+        pool=message.pool,
     )
     return WriteIntent(origin, message.size_bytes, GroupId(message.group_id), message.epoch)
 

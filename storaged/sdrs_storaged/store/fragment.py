@@ -60,6 +60,11 @@ class FragmentOrigin:
     ordinal: int  # the blob's place in its shard
     fragment_index: int = 0
     code: str = MIRROR
+    # For a catalog that has to be rebuilt (P19); 0 and "" in files of earlier versions, which did not tell.
+    world_size: int = 0
+    blob_count: int = 0
+    kind: str = ""
+    pool: str = ""
 
     @property
     def key(self) -> FragmentKey:
