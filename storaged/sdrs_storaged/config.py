@@ -39,6 +39,10 @@ class ControllerConfig(_Section):
     save_ttl_seconds: float = Field(600, gt=0)
     grace_seconds: float = Field(3600, ge=0)
     suspect_after_seconds: float = Field(2, gt=0)
+    settle_seconds: float = Field(5, ge=0)
+    repair_after_seconds: float = Field(60, ge=0)
+    repair_interval_seconds: float = Field(30, gt=0)
+    snapshot_interval_seconds: float = Field(300, gt=0)
     default_pool: bool = True
 
 

@@ -99,6 +99,8 @@ class FakeNodes:
         self.fragments: dict[NodeId, dict[FragmentName, Fragment]] = {}
         self.authority: dict[NodeId, Authority] = {}
         self.broken: set[NodeId] = set()
+        # Those whose process is gone: their port is closed.
+        self.refusing: set[NodeId] = set()
         self.verdicts: dict[BlobId, Verdict | None] = {}
         self.orders: list[tuple[NodeId, frozenset[FragmentName]]] = []
         self.page_size = 2
@@ -132,6 +134,9 @@ class FakeNodes:
         for name in fragments:
             self.fragments.get(node.id, {}).pop(name, None)
         return set(fragments)
+
+    async def is_refused(self, node: Node) -> bool:
+        return node.id in self.refusing
 
     async def verify_fragment(
         self, node: Node, blob_id: BlobId, index: int, expected_hash: str
@@ -225,9 +230,10 @@ class Harness:
         blobs = []
         for ordinal in range(blob_count):
             blob_id = BlobId(random_id())
-            self.nodes.put(group.primary, blob_id, begun.save.save_id, self.clock.unix_ms())
-            holder = Holder(group.primary, DiskId("d" * 32), 0, content)
-            blobs.append(Blob(blob_id, ordinal, 10, content, holders=(holder,)))
+            for member in group.members:
+                self.nodes.put(member, blob_id, begun.save.save_id, self.clock.unix_ms())
+            holders = tuple(Holder(member, DiskId("d" * 32), 0, content) for member in group.members)
+            blobs.append(Blob(blob_id, ordinal, 10, content, holders=holders))
         shard = Shard(
             begun.save.save_id,
             rank,
@@ -246,8 +252,8 @@ class Harness:
     async def seal(self, begun: Begun, *, rank: int = 0, content: str = "content") -> SaveState:
         """The rank's bytes are durable and its receipt is sent; raises why it was refused."""
         receipt = self.receipt(begun, rank=rank, content=content)
-        holder = receipt.shard.blobs[0].holders[0]
-        [outcome] = await self.register_receipts(receipt, node_id=holder.node_id)
+        primary = self.controller.members.group(receipt.group_id).primary
+        [outcome] = await self.register_receipts(receipt, node_id=primary)
         if isinstance(outcome, SdrsError):
             raise outcome
         return outcome
@@ -324,15 +330,15 @@ class Harness:
             "keep_every_steps": retention.keep_every_steps,
             "max_age_seconds": retention.max_age_seconds,
         }
-        await self.controller.members.update_pool(pool, level=None, retention=rules)
+        await self.controller.pools.update(pool, retention=rules)
 
     async def delete_pool(self, name: str) -> None:
         """As the service does it: the count is taken as the call begins."""
         count = self.controller.tally.saves_by_pool[PoolName(name)]
-        await self.controller.members.delete_pool(name, checkpoint_count=count)
+        await self.controller.pools.delete(name, checkpoint_count=count)
 
     async def create_pool(self, name: str) -> None:
-        await self.controller.members.create_pool(Pool(PoolName(name), Level.L1), request_id=f"request for {name}")
+        await self.controller.pools.create(Pool(PoolName(name), Level.L1), request_id=f"request for {name}")
 
 
 def node(node_id: NodeId) -> Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
 from sdrs_core.attempts import Job
@@ -11,14 +12,22 @@ from sdrs_storaged.config import ControllerConfig
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
+from sdrs_storaged.control.cluster_map import ClusterMap
 from sdrs_storaged.control.collector import Collector, NodeCommands
 from sdrs_storaged.control.commits import Commits
+from sdrs_storaged.control.detector import Detector, Probe
+from sdrs_storaged.control.events import Events
+from sdrs_storaged.control.failover import Failover
+from sdrs_storaged.control.groups import Groups
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import MetaStore, Term
+from sdrs_storaged.control.moves import Moves
+from sdrs_storaged.control.pools import Pools
 from sdrs_storaged.control.receipts import Receipts
-from sdrs_storaged.control.records import Records
+from sdrs_storaged.control.records import Records, Stored
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.saves import Saves
+from sdrs_storaged.control.tables import ClusterRecord, Tables, found_cluster
 from sdrs_storaged.control.tally import Tally
 from sdrs_storaged.control.verifier import FragmentVerifier, Verifier
 from sdrs_storaged.logs import get_log
@@ -26,27 +35,49 @@ from sdrs_storaged.logs import get_log
 log = get_log("controller")
 
 
-class NodeCalls(NodeCommands, FragmentVerifier, Protocol):
+class NodeCalls(NodeCommands, FragmentVerifier, Probe, Protocol):
     """All that a controller asks of nodes."""
+
+
+async def _none_lost(pool: str) -> list[Stored[Save]]:
+    return []
+
+
+async def _give_up_none(saves: list[Stored[Save]], why: str) -> list[Save]:
+    return []
 
 
 class Controller:
     def __init__(
-        self, records: Records, members: Members, clock: Clock, nodes: NodeCalls, config: ControllerConfig
+        self,
+        records: Records,
+        cluster: ClusterRecord,
+        tables: Tables,
+        clock: Clock,
+        nodes: NodeCalls,
+        config: ControllerConfig,
     ) -> None:
         self.records = records
         self.config = config
-        self.members = members
+        self.tables = tables
+        self.map = ClusterMap()
         self.tally = Tally()
-        self.commits = Commits(records, members, clock, self.tally, ttl_seconds=config.save_ttl_seconds)
-        self.receipts = Receipts(records, members, self.commits)
-        self.saves = Saves(records, members, clock, self.tally, self.commits)
+        self.events = Events(records, clock)
+        self.detector = Detector(
+            clock, nodes, suspect_after_seconds=config.suspect_after_seconds, wake=lambda: self.failover.wake()
+        )
+        self.groups = Groups(records, cluster, tables, self.events, clock, self.map)
+        self.members = Members(records, cluster, tables, self.groups, self.detector, self.map)
+        self.pools = Pools(records, tables, self.members, self.groups, self.map)
+        self.commits = Commits(records, self.members, clock, self.tally, ttl_seconds=config.save_ttl_seconds)
+        self.receipts = Receipts(records, self.members, self.commits)
+        self.saves = Saves(records, self.members, clock, self.tally, self.commits)
         self.rounds = Rounds(records, self.saves, self.commits, clock)
         self.catalog = Catalog(records, clock, self.tally, unpinned=self.rounds.unpinned)
-        self.verifier = Verifier(self.catalog, members, nodes)
+        self.verifier = Verifier(self.catalog, self.members, nodes)
         self.collector = Collector(
             records,
-            members,
+            self.members,
             self.commits,
             self.catalog,
             self.rounds,
@@ -56,20 +87,52 @@ class Controller:
             interval_seconds=config.collect_interval_seconds,
             scan_interval_seconds=config.scan_interval_seconds,
         )
+        self.failover = Failover(
+            records,
+            self.members,
+            self.detector,
+            self.groups,
+            self.events,
+            clock,
+            self.map,
+            suspect_after_seconds=config.suspect_after_seconds,
+            settle_seconds=config.settle_seconds,
+            on_lag=self.commits.renew_all,
+            on_change=lambda: None,
+        )
+        self.moves = Moves(
+            records,
+            tables,
+            self.members,
+            self.groups,
+            self.commits,
+            self.events,
+            find_lost=_none_lost,
+            give_up=_give_up_none,
+            wake=self.failover.wake,
+        )
 
     @classmethod
     async def start(
         cls, store: MetaStore, term: Term, clock: Clock, nodes: NodeCalls, config: ControllerConfig
     ) -> Controller:
         records = Records(store, term)
-        cluster = await Members.found_cluster(records)
-        members = Members(records, clock, cluster, suspect_after_seconds=config.suspect_after_seconds)
-        await members.load(default_pool=config.default_pool)
-        controller = cls(records, members, clock, nodes, config)
+        cluster = await found_cluster(records)
+        tables = Tables(records)
+        await tables.read()
+        controller = cls(records, cluster, tables, clock, nodes, config)
+        if config.default_pool:
+            await controller.pools.make_default()
         await controller.commits.load()
         await controller.rounds.load()
         log.info("controller_active", cluster=cluster.id, term=term.number, pending_saves=len(controller.commits))
         return controller
+
+    async def run(self) -> None:
+        """All that goes on by itself, until it is cancelled or the term is over."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.failover.run())
+            tasks.create_task(self.collector.run())
 
     async def jobs(self, *, after: str, limit: int) -> tuple[list[Job], bool]:
         found, more = await self.records.page(keys.JOBS, Job, after=after, limit=limit)
@@ -96,6 +159,7 @@ class Controller:
                     )
                 elif disk.state is DiskState.FAILED:
                     found.append(f"disk {disk.path} of node {node.id} failed: {disk.detail}")
+        found += [group.problem for group in self.members.with_problems(self.members.groups()) if group.problem]
         found += [
             f"checkpoint {save.title} is damaged: {save.damage}; restores pass it over, and "
             f'"sdrs ckpt delete {save.job} {save.step}" gives it up'

@@ -4,6 +4,9 @@
 
     cluster                             the cluster's id, incarnation and secret
     node/ID   pool/NAME   layout/POOL   group/POOL/ID
+    epochs/POOL                         of a pool that was deleted: the highest epoch that nodes may remember
+    automatic                           whether failover is paused
+    event/TIME/ID                       the history, newest first
     job/NAME                            current attempt; from where it resumed
     attempt/JOB/RUN/ORDINAL             the number of an attempt that was heard of
     save/JOB/STEP/ATTEMPT               one generation: pending, committed or set aside. The commit flips this key (I2)
@@ -22,6 +25,8 @@ from sdrs_core.attempts import Attempt
 from sdrs_core.ids import MAX_STEP
 
 CLUSTER = "cluster"
+AUTOMATIC = "automatic"
+EVENTS = "event/"
 NODES = "node/"
 POOLS = "pool/"
 GROUPS = "group/"
@@ -32,6 +37,7 @@ TRASH = "trash/"
 ROUNDS = "round/"
 
 _MAX_ATTEMPT = 2**40
+_MAX_UNIX_MS = 10**15
 
 
 def node(node_id: str) -> str:
@@ -52,6 +58,14 @@ def groups_of(pool_name: str) -> str:
 
 def group(pool_name: str, group_id: str) -> str:
     return f"{groups_of(pool_name)}{group_id}"
+
+
+def epoch_floor(pool_name: str) -> str:
+    return f"epochs/{pool_name}"
+
+
+def event(unix_ms: int, event_id: str) -> str:
+    return f"{EVENTS}{_MAX_UNIX_MS - unix_ms:015d}/{event_id}"
 
 
 def job(name: str) -> str:

@@ -73,17 +73,23 @@ class Records:
     def __init__(self, store: MetaStore, term: Term) -> None:
         self.store = store
         self.term = term
+        # The highest revision that this controller knows of, told to nodes (P18) without asking the store each time.
+        self.revision = 0
         # P18: a reason not to change anything any more, found after a node had seen a later history than ours.
         self.frozen_because = ""
 
     async def get(self, key: str, kind: type[T]) -> Stored[T] | None:
         entry = await self.store.get(key)
-        return _stored(entry, kind) if entry else None
+        if entry is None:
+            return None
+        self.revision = max(self.revision, entry.mod_revision)
+        return _stored(entry, kind)
 
     async def page(
         self, prefix: str, kind: type[T], *, after: str = "", limit: int = PAGE_ENTRIES
     ) -> tuple[list[Stored[T]], bool]:
         page = await self.store.range(prefix, after=after, limit=limit)
+        self.revision = max(self.revision, page.revision)
         return [_stored(entry, kind) for entry in page.entries], page.more
 
     async def all(self, prefix: str, kind: type[T]) -> AsyncIterator[Stored[T]]:
@@ -100,6 +106,7 @@ class Records:
         if self.frozen_because:
             raise RefusedError(self.frozen_because)
         result = await self.store.txn([self.term.unchanged(), *compare], then)
+        self.revision = max(self.revision, result.revision)
         if result.succeeded:
             return result.revision
         await self.check_leading()
