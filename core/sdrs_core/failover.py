@@ -5,7 +5,7 @@ A group is re-formed by one transaction, its epoch one higher: whoever acts unde
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -65,3 +65,33 @@ class Reform:
     primary: NodeId
     cause: Cause
     why: str
+
+
+def first_epoch(incarnation: int) -> int:
+    """Where epochs begin in a rebuilt or imported cluster: above all that its nodes may remember (P18)."""
+    return (incarnation - 1) * 1_000_000_000 + 1
+
+
+def decide_failover(view: View, *, settle_seconds: float) -> list[Reform]:
+    """Which groups to re-form now, at most one Reform for each; sorted by group id."""
+    raise NotImplementedError
+
+
+def apply(view: View, reforms: Iterable[Reform]) -> View:
+    """The view once these are carried out."""
+    raise NotImplementedError
+
+
+def can_save(group: Group, view: View) -> bool:
+    """Whether it may take saves now; ``refusal_of`` says why not."""
+    return not refusal_of(group, view)
+
+
+def refusal_of(group: Group, view: View) -> str:
+    """Why the group takes no saves, and what to do; empty if it takes them."""
+    raise NotImplementedError
+
+
+def problem_of(group: Group, view: View) -> str:
+    """As ``refusal_of``, but also why it takes saves below its pool's level; empty if all is well."""
+    raise NotImplementedError
