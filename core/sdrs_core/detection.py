@@ -1,7 +1,7 @@
 """Who is alive, judged from what was heard of each node (P20): facts in, verdicts out. No clock, no socket.
 
 A verdict only affects availability (I8): a node that is judged wrongly is fenced by its group's epoch (I3), and what it
-holds still counts. So a killed process may be judged at once, and the rules here only guard against judging many wrongly.
+holds still counts. So a killed process may be judged at once; what the rules guard against is judging many wrongly.
 """
 
 from __future__ import annotations
