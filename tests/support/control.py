@@ -6,6 +6,7 @@ answered.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +14,7 @@ from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, Verdict, content_hash
 from sdrs_core.cluster import DEFAULT_POOL, Authority, Disk, DiskState, Endpoints, Group, Node, Order, Pool, Retention
 from sdrs_core.errors import SdrsError, StaleTermError, UnavailableError
-from sdrs_core.ids import BlobId, DiskId, JobName, NodeId, PoolName, SaveId, random_id
+from sdrs_core.ids import BlobId, DiskId, GroupId, JobName, NodeId, PoolName, SaveId, random_id
 from sdrs_core.levels import Level
 from sdrs_storaged.config import ControllerConfig
 from sdrs_storaged.control import keys
@@ -166,6 +167,7 @@ class Harness:
         )
     )
     current: Controller | None = None
+    silent: set[NodeId] = field(default_factory=set)
 
     @property
     def controller(self) -> Controller:
@@ -188,6 +190,8 @@ class Harness:
 
     def beat(self) -> None:
         for node_id in self.node_ids:
+            if node_id in self.silent:
+                continue
             disk = Disk(DiskId("d" * 32), "/disk", DiskState.OK, 1000, 0, 0)
             self.controller.members.beat(node_id, (disk,), self)
 
@@ -337,8 +341,48 @@ class Harness:
         count = self.controller.tally.saves_by_pool[PoolName(name)]
         await self.controller.pools.delete(name, checkpoint_count=count)
 
-    async def create_pool(self, name: str) -> None:
-        await self.controller.pools.create(Pool(PoolName(name), Level.L1), request_id=f"request for {name}")
+    async def create_pool(self, name: str, *, mirrors: int = 1, allow_degraded: bool = False) -> None:
+        level = Level.L2 if mirrors > 1 else Level.L1
+        pool = Pool(PoolName(name), level, mirrors=mirrors, allow_degraded=allow_degraded)
+        await self.controller.pools.create(pool, request_id=f"request for {name}")
+
+    # Nodes that come and go
+
+    async def kill(self, *node_ids: NodeId) -> None:
+        """Their processes are gone: streams break, ports are closed."""
+        for node_id in node_ids:
+            self.silent.add(node_id)
+            self.nodes.refusing.add(node_id)
+            self.nodes.broken.add(node_id)
+            self.controller.members.stream_ended(node_id, self)
+        await self.settle()
+
+    def freeze(self, *node_ids: NodeId) -> None:
+        """They say nothing any more, but their ports are open."""
+        self.silent.update(node_ids)
+
+    async def revive(self, *node_ids: NodeId) -> None:
+        for node_id in node_ids:
+            self.silent.discard(node_id)
+            self.nodes.refusing.discard(node_id)
+            self.nodes.broken.discard(node_id)
+        self.beat()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Probes end, then one round of failover."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await self.controller.failover.pass_once()
+
+    async def wait(self, seconds: float) -> None:
+        """Time passes as it does in life: a quarter of a second at a time, with beats and rounds of failover."""
+        for _ in range(int(seconds * 4)):
+            await self.pass_time(0.25)
+            await self.controller.failover.pass_once()
+
+    def group(self, group_id: str) -> Group:
+        return self.controller.members.group(GroupId(group_id))
 
 
 def node(node_id: NodeId) -> Node:
