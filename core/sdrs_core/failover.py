@@ -268,6 +268,8 @@ def refusal_of(group: Group, view: View) -> str:
         return (
             f"group {group.id} is at L1 and {_named(down)} down: start it again; an L1 group is never moved by itself"
         )
+    if pool.copies == 1 and group.primary in view.nodes and view.nodes[group.primary].cordoned:
+        return f"group {group.id} takes no saves, its node is cordoned: sdrs node uncordon {group.primary}"
     if down and view.paused:
         return f'{counted}, {_named(down)} down and failover is paused: start it again, or "sdrs resume"'
     if unknown:

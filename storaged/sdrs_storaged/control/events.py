@@ -35,7 +35,8 @@ class Events:
     def __init__(self, records: Records, clock: Clock) -> None:
         self._records = records
         self._clock = clock
-        self._since_trim = 0
+        self._ordinal = 0
+        self._trimmed_at = 0
 
     def entry(
         self,
@@ -51,8 +52,8 @@ class Events:
         """An event as part of a transaction: it is told exactly if the change happened."""
         now = self._clock.unix_ms()
         event = Event(random_id(), now, kind, text, pool, group_id, node_id, epoch, duration_ms)
-        self._since_trim += 1
-        return put(keys.event(now, event.id), event)
+        self._ordinal += 1
+        return put(keys.event(now, self._ordinal, event.id), event)
 
     async def record(
         self,
@@ -71,8 +72,8 @@ class Events:
         )
         try:
             await self._records.commit([], [write])
-            if self._since_trim >= _TRIM_EVERY:
-                self._since_trim = 0
+            if self._ordinal - self._trimmed_at >= _TRIM_EVERY:
+                self._trimmed_at = self._ordinal
                 await self._trim()
         except SdrsError as error:
             log.warning("event_not_recorded", kind=kind, text=text, why=error.message)

@@ -38,6 +38,7 @@ ROUNDS = "round/"
 
 _MAX_ATTEMPT = 2**40
 _MAX_UNIX_MS = 10**15
+_MAX_ORDINAL = 10**6
 
 
 def node(node_id: str) -> str:
@@ -64,8 +65,9 @@ def epoch_floor(pool_name: str) -> str:
     return f"epochs/{pool_name}"
 
 
-def event(unix_ms: int, event_id: str) -> str:
-    return f"{EVENTS}{_MAX_UNIX_MS - unix_ms:015d}/{event_id}"
+def event(unix_ms: int, ordinal: int, event_id: str) -> str:
+    """``ordinal`` counts the events of one controller: several may fall into one millisecond."""
+    return f"{EVENTS}{_MAX_UNIX_MS - unix_ms:015d}/{_MAX_ORDINAL - ordinal % _MAX_ORDINAL:06d}/{event_id}"
 
 
 def job(name: str) -> str:
