@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ def train_while_the_primary_dies(folder: Path, job: str) -> tuple[str, str]:
         if line.startswith(f"saving step {2 * SAVE_EVERY} "):
             # Ranks of this host are sent to the first group.
             victim = groups()[0]["primary"]
-            wait_until(lambda: receiving(folder, victim), "bytes of the save to arrive at its primary")
+            wait_until(partial(receiving, folder, victim), "bytes of the save to arrive at its primary")
             kill_9(victim)
     if process.wait() != 0:
         raise SystemExit(f"the trainer of {job} failed with {process.returncode}")
