@@ -133,6 +133,6 @@ def test_a_node_that_went_down_three_times_of_late_flaps_until_it_was_quiet() ->
     assert not is_flapping([NOW - 20, NOW - 10], NOW)
     downs = [NOW - 200, NOW - 100, NOW - 10]
     assert is_flapping(downs, NOW)
-    # Two of the three are remembered for longer than a window: that is not often any more.
+    # The oldest has left the window: twice is not often.
     assert not is_flapping(downs, NOW + 150)
     assert not is_flapping([NOW] * 10, NOW + 300.1)
