@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import permutations
 
 from sdrs_core.cluster import Group, Pool
 from sdrs_core.failover import (
@@ -219,34 +221,44 @@ def test_spares_that_cannot_take_part_are_none() -> None:
         assert outcome(view_of(a=up(), b=DOWN, c=unfit)) is None
 
 
-def test_home_members_are_the_first_spares_and_flapping_nodes_the_last() -> None:
-    view = view_of("ac", home="ab", a=up(), b=up(up_for_seconds=1), c=DOWN, d=up())
-    assert outcome(view) == ("ab", "a", Cause.MEMBER_LOST)
-    assert outcome(view_of(a=up(), b=DOWN, c=up(flapping=True), d=up())) == ("ad", "a", Cause.MEMBER_LOST)
-    assert outcome(view_of(a=up(), b=DOWN, c=up(flapping=True))) == ("ac", "a", Cause.MEMBER_LOST)
+# Ties are broken by a hash: each order of spares is shown with the names in every order, so that none is right by luck.
+
+
+def test_home_members_are_the_first_spares() -> None:
+    for one, other in permutations("de"):
+        nodes = {"a": up(), "c": DOWN, one: up(up_for_seconds=1), other: up()}
+        assert outcome(view_of("ac", home=f"a{one}", **nodes)) == (f"a{one}", "a", Cause.MEMBER_LOST)
+
+
+def test_flapping_nodes_are_the_last_spares() -> None:
+    for one, other in permutations("cd"):
+        nodes = {"a": up(), "b": DOWN, one: up(flapping=True), other: up(domain="host-a")}
+        assert outcome(view_of(**nodes)) == (f"a{other}", "a", Cause.MEMBER_LOST)
+        del nodes[other]
+        assert outcome(view_of(**nodes)) == (f"a{one}", "a", Cause.MEMBER_LOST)
 
 
 def test_a_spare_in_another_domain_comes_first() -> None:
-    nodes = {
-        "a": up(domain="h1/r1"),
-        "b": DOWN,
-        "c": up(domain="h1/r1"),
-        "d": up(domain="h4/r1"),
-        "e": up(domain="h5/r2"),
-    }
-    assert outcome(view_of(**nodes)) == ("ae", "a", Cause.MEMBER_LOST)
-    del nodes["e"]
-    assert outcome(view_of(**nodes)) == ("ad", "a", Cause.MEMBER_LOST)
-    del nodes["d"]
-    assert outcome(view_of(**nodes)) == ("ac", "a", Cause.MEMBER_LOST)
+    for same, near, far in permutations("cde"):
+        nodes = {"a": up(domain="h1/r1"), "b": DOWN}
+        nodes |= {same: up(domain="h1/r1"), near: up(domain="h4/r1"), far: up(domain="h5/r2")}
+        for best in (far, near, same):
+            assert outcome(view_of(**nodes)) == (f"a{best}", "a", Cause.MEMBER_LOST)
+            del nodes[best]
 
 
-def test_groups_that_lost_the_same_node_share_the_spares_among_them() -> None:
-    view = view_of(a=up(), b=DOWN, c=up(), d=up())
-    second = replace(view.groups[0], id=GroupId("fast:z"))
-    reforms = decide_failover(replace(view, groups=(second, view.groups[0])), settle_seconds=SETTLE)
-    assert [reform.before.id for reform in reforms] == ["fast:a", "fast:z"]
-    assert {reform.members[1] for reform in reforms} == set(names("cd"))
+def test_a_home_member_in_a_doubled_domain_comes_after_another_spare() -> None:
+    for one, other in permutations("de"):
+        nodes = {"a": up(domain="h1"), "c": DOWN, one: up(domain="h1", up_for_seconds=1), other: up(domain="h2")}
+        assert outcome(view_of("ac", home=f"a{one}", **nodes)) == (f"a{other}", "a", Cause.MEMBER_LOST)
+
+
+def test_groups_that_lost_the_same_node_share_the_spares_evenly() -> None:
+    view = view_of(a=up(), b=DOWN, c=up(), d=up(), e=up(), f=up())
+    groups = tuple(replace(view.groups[0], id=GroupId(f"fast:{number}")) for number in range(8))
+    reforms = decide_failover(replace(view, groups=groups), settle_seconds=SETTLE)
+    assert [reform.before.id for reform in reforms] == [group.id for group in groups]
+    assert Counter(reform.members[1] for reform in reforms) == dict.fromkeys(names("cdef"), 2)
 
 
 def test_a_group_goes_home_once_all_of_it_has_settled() -> None:
