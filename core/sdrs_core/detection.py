@@ -54,7 +54,7 @@ def judge(
         else:
             silent.append(node)
     heard_count = sum(verdict is Liveness.UP for verdict in verdicts.values())
-    is_silence_telling = heard_count >= max(1, len(silent))
+    is_silence_telling = heard_count >= len(silent)
     verdicts.update(dict.fromkeys(silent, Liveness.DOWN if is_silence_telling else Liveness.UNKNOWN))
     return verdicts
 

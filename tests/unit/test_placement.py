@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sdrs_core.ids import GroupId, NodeId
@@ -48,6 +48,9 @@ def slots_changed(before: Homes, after: Homes) -> int:
     """How many replicas of groups that exist in both are new in their group."""
     return sum(len(set(after[group][1:]) - set(before[group][1:])) for group in before.keys() & after.keys())
 
+
+# A busy machine is slow to draw pools and to plan them: that is no failure.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 paths = st.builds(
     "{}/{}/{}".format, st.sampled_from("abcdef"), st.sampled_from(["r1", "r2", "r3"]), st.sampled_from(["z1", "z2"])
@@ -121,6 +124,22 @@ def test_zones_are_preferred_to_be_different_then_racks() -> None:
     assert plan_homes(domains, 3, {}, {group: node(0)})[group] == (node(0), node(3), node(2))
 
 
+def test_members_in_a_domain_that_cannot_be_avoided_are_kept() -> None:
+    domains = {node(number): "the-only-host" for number in range(5)}
+    for distance in range(1, 5):
+        current = {GroupId(f"fast:{node(n)}"): (node(n), node((n + distance) % 5)) for n in range(5)}
+        assert plan(domains, 2, current) == current
+
+
+def test_evening_out_takes_from_a_group_that_stays_as_well_separated() -> None:
+    p, q, x, y = (NodeId(name) for name in "pqxy")
+    domains = {p: "h1/z1", q: "h2/z2", x: "h3/z3", y: "h4/z1"}
+    near, far, third, fourth = (GroupId(f"g{number}") for number in range(1, 5))
+    current = {near: (p, x), far: (q, x), third: (x, q), fourth: (x, p)}
+    homes = plan_homes(domains, 2, current, {near: p, far: q, third: x, fourth: x})
+    assert homes == {**current, far: (q, y)}
+
+
 def test_zones_of_one_size_keep_every_group_across_zones() -> None:
     domains = {node(number): f"h{number}/r{number // 2}/z{number % 3}" for number in range(12)}
     homes = plan(domains, 3)
@@ -156,6 +175,7 @@ def test_the_plan_is_the_same_in_every_process() -> None:
     assert len(plans) == 1
 
 
+@patient
 @given(pools_with_history())
 def test_every_home_is_valid_whatever_was_before(case: tuple[Domains, int, Homes]) -> None:
     domains, copies, current = case
@@ -171,6 +191,7 @@ def test_every_home_is_valid_whatever_was_before(case: tuple[Domains, int, Homes
         assert len({domains[name] for name in home}) == min(size, len(set(domains.values())))
 
 
+@patient
 @given(pools_with_history())
 def test_a_plan_of_a_plan_is_the_plan_itself(case: tuple[Domains, int, Homes]) -> None:
     domains, copies, current = case
@@ -178,6 +199,7 @@ def test_a_plan_of_a_plan_is_the_plan_itself(case: tuple[Domains, int, Homes]) -
     assert plan(domains, copies, once) == once
 
 
+@patient
 @given(pools_with_history(), st.randoms())
 def test_the_plan_does_not_depend_on_the_order_of_its_input(case: tuple[Domains, int, Homes], random: Random) -> None:
     domains, copies, current = case
@@ -187,11 +209,13 @@ def test_the_plan_does_not_depend_on_the_order_of_its_input(case: tuple[Domains,
     assert plan(dict(shuffled), copies, dict(history)) == plan(domains, copies, current)
 
 
+@patient
 @given(st.integers(min_value=1, max_value=40), copies_range)
 def test_replicas_are_balanced_when_every_node_is_a_domain(count: int, copies: int) -> None:
     assert spread(plan(flat(count), copies), flat(count)) <= 1
 
 
+@patient
 @given(pools_with_history())
 def test_an_unbalanced_past_is_evened_out(case: tuple[Domains, int, Homes]) -> None:
     domains = flat(len(case[0]))
@@ -199,6 +223,7 @@ def test_an_unbalanced_past_is_evened_out(case: tuple[Domains, int, Homes]) -> N
     assert spread(plan(domains, case[1], current), domains) <= 1
 
 
+@patient
 @given(st.integers(min_value=1, max_value=30), copies_range)
 def test_a_joining_node_takes_over_no_more_than_its_share(count: int, copies: int) -> None:
     """Its share is ``copies - 1``, what each node holds: nothing else moves."""
@@ -209,7 +234,7 @@ def test_a_joining_node_takes_over_no_more_than_its_share(count: int, copies: in
     assert all(set(after[group]) - set(before[group]) == {node(count)} for group in changed)
 
 
-@settings(max_examples=200)
+@patient
 @given(st.integers(min_value=2, max_value=30), copies_range, st.data())
 def test_a_leaving_node_moves_little_beside_its_own_replicas(count: int, copies: int, data: st.DataObject) -> None:
     domains = flat(count)
@@ -223,7 +248,7 @@ def test_a_leaving_node_moves_little_beside_its_own_replicas(count: int, copies:
     assert spread(after, domains) <= 1
 
 
-@settings(max_examples=30)
+@patient
 @given(
     st.lists(st.one_of(st.none(), st.integers(min_value=0, max_value=1000)), max_size=25),
     st.integers(min_value=2, max_value=4),
