@@ -81,7 +81,8 @@ def decide_failover(view: View, *, settle_seconds: float) -> list[Reform]:
     - a node that is not judged yet (UNKNOWN) stays what it is: neither lost, nor a spare, nor home
     - a lost member is replaced by a spare. Without enough spares the group goes on with fewer if its pool allows that;
       otherwise it stays as it is, and refuses saves: nothing would be gained by moving it
-    - a member that is cordoned, shunned or takes no writes is replaced by a spare, and never dropped without one
+    - a member that is cordoned, shunned or takes no writes is replaced by a spare. Without one it stays, unless it
+      keeps saves from going on (it is shunned, or takes no writes) and the pool allows fewer copies
     - the primary stays if it can; else the most senior good member follows it. A spare coordinates only if nobody is
       left: it needs no history, because the holders of each blob are recorded (I4)
     - once all of ``home`` have been well for ``settle_seconds``, the group goes home
@@ -138,7 +139,7 @@ def _at_home(
 
 def _patched(group: Group, pool: Pool, view: View, memberships: Mapping[NodeId, int]) -> tuple[NodeId, ...]:
     """The members without those that are lost, spares taken in for them and then for those that are impaired."""
-    present = [node for node in group.members if _liveness(node, view) is not Liveness.DOWN]
+    present = [node for node in group.members if not _is_lost(node, group, pool, view)]
     members = list(_filled(present, pool.copies, group, view, memberships))
     for node in present:
         if _liveness(node, view) is Liveness.UNKNOWN or _is_fit(node, group, view):
@@ -220,6 +221,13 @@ def _named(nodes: list[NodeId]) -> str:
 def _liveness(node: NodeId, view: View) -> Liveness:
     """A node that was removed is as lost as one that is down."""
     return view.nodes[node].liveness if node in view.nodes else Liveness.DOWN
+
+
+def _is_lost(node: NodeId, group: Group, pool: Pool, view: View) -> bool:
+    """Whether nothing can be saved together with it."""
+    if _liveness(node, view) is not Liveness.UP:
+        return _liveness(node, view) is Liveness.DOWN
+    return pool.allow_degraded and (not view.nodes[node].takes_writes or (group.id, node) in view.shunned)
 
 
 def _is_fit(node: NodeId, group: Group, view: View) -> bool:

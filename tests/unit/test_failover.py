@@ -182,10 +182,10 @@ def test_no_primary_is_chosen_while_the_only_former_member_is_not_judged() -> No
     assert outcome(view_of(a=DOWN, b=UNKNOWN, c=up())) is None
 
 
-def test_a_shunned_member_is_replaced_only_by_a_spare() -> None:
+def test_a_shunned_member_is_replaced_by_a_spare_or_dropped_where_degraded_saves_are_allowed() -> None:
     shunned = frozenset([(GROUP, NodeId("b"))])
-    for degraded in (False, True):
-        assert outcome(replace(view_of(degraded=degraded, a=up(), b=up()), shunned=shunned)) is None
+    for degraded, without_spare in ((False, None), (True, ("a", "a", Cause.MEMBER_SHUNNED))):
+        assert outcome(replace(view_of(degraded=degraded, a=up(), b=up()), shunned=shunned)) == without_spare
         assert outcome(replace(view_of(degraded=degraded, a=up(), b=up(), c=up()), shunned=shunned)) == (
             "ac",
             "a",
@@ -203,11 +203,12 @@ def test_a_cordoned_member_is_replaced_only_by_a_spare() -> None:
     assert outcome(view_of(a=up(cordoned=True), b=up(), c=up())) == ("bc", "b", Cause.CORDONED)
 
 
-def test_a_member_without_usable_disks_is_replaced_only_by_a_spare() -> None:
+def test_a_member_without_usable_disks_is_replaced_or_dropped_where_degraded_saves_are_allowed() -> None:
     view = view_of(a=up(), b=up(takes_writes=False))
     assert outcome(view) is None
     assert refusal_of(view.groups[0], view).startswith("group fast:a cannot write on b: free or replace its disks")
     assert outcome(view_of(a=up(), b=up(takes_writes=False), c=up())) == ("ac", "a", Cause.MEMBER_LOST)
+    assert outcome(view_of(degraded=True, a=up(), b=up(takes_writes=False))) == ("a", "a", Cause.MEMBER_LOST)
     assert outcome(view_of(a=up(takes_writes=False), b=up(), c=up())) == ("bc", "b", Cause.PRIMARY_LOST)
 
 

@@ -72,6 +72,12 @@ def is_lost(node: NodeId, view: View) -> bool:
     return node not in view.nodes or view.nodes[node].liveness is Liveness.DOWN
 
 
+def blocks_saves(node: NodeId, group: Group, view: View) -> bool:
+    facts = view.nodes[node]
+    is_unable = not facts.takes_writes or (group.id, node) in view.shunned
+    return facts.liveness is Liveness.UP and is_unable
+
+
 def is_fit(node: NodeId, group: Group, view: View) -> bool:
     facts = view.nodes[node]
     is_able = facts.liveness is Liveness.UP and facts.takes_writes and not facts.cordoned
@@ -94,7 +100,8 @@ def test_a_reform_is_valid_changes_something_and_takes_in_only_good_nodes(view: 
         assert len(members) >= pool.copies or pool.allow_degraded
         # It never loses a copy that it could have kept.
         present = [node for node in group.members if not is_lost(node, view)]
-        assert len(members) >= min(len(present), pool.copies)
+        kept = [node for node in present if not (pool.allow_degraded and blocks_saves(node, group, view))]
+        assert len(members) >= min(len(kept), pool.copies)
         assert not any(is_lost(node, view) for node in members)
         newcomers = [node for node in members if node not in group.members]
         assert all(is_fit(node, group, view) for node in newcomers)
