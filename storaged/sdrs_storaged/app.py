@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,9 +28,11 @@ from sdrs_storaged.control.controller import Controller
 from sdrs_storaged.control.meta.sqlite import SqliteMetaStore
 from sdrs_storaged.data_dir import DataDir
 from sdrs_storaged.logs import configure_logs, get_log
-from sdrs_storaged.metrics import ControllerMetrics, DiskMetrics, NodeMetrics, new_registry, serve_metrics
+from sdrs_storaged.metrics import ControllerMetrics, DiskMetrics, GroupMetrics, NodeMetrics, new_registry, serve_metrics
+from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.node.identity import Identity
 from sdrs_storaged.node.receipts import ReceiptQueue
+from sdrs_storaged.node.reports import MemberReports
 from sdrs_storaged.node.transfers import Slots, Tickets
 from sdrs_storaged.rpc.blobs import BlobStore
 from sdrs_storaged.rpc.channels import Channels
@@ -41,7 +42,13 @@ from sdrs_storaged.rpc.data_channel import DataChannelServer
 from sdrs_storaged.rpc.edge import serve
 from sdrs_storaged.rpc.membership_service import MembershipService
 from sdrs_storaged.rpc.node_client import NodeClient
+from sdrs_storaged.rpc.peers import Peers
+from sdrs_storaged.rpc.pulling import Pulling
+from sdrs_storaged.rpc.replication import Replication
+from sdrs_storaged.rpc.sealing import Sealing
 from sdrs_storaged.rpc.storage_service import StorageService
+from sdrs_storaged.rpc.workers import Workers
+from sdrs_storaged.rpc.writing import Writing
 from sdrs_storaged.store.capacity import Thresholds
 from sdrs_storaged.store.disk import Disk
 from sdrs_storaged.store.engine import FragmentStore
@@ -53,6 +60,8 @@ log = get_log("storaged")
 
 _DRAIN_SECONDS = 10.0
 _VERIFY_SLOTS = 2  # a disk reads no faster for more
+_PUSH_WORKERS = 4
+_LOOK_WORKERS = 4
 # A second daemon must not share the port: it would take half of the calls.
 _SERVER_OPTIONS = [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)]
 _LONGEST_UNIX_PATH = 100
@@ -134,33 +143,69 @@ class Daemon:
     async def _start_node(self, cleanup: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
         config = self._config.node
         identity = await asyncio.to_thread(Identity.open, self._config.data_dir / "node.json", config.id)
-        client = ControllerClient(self._channels, config.controllers, identity)
+        groups = Groups(identity)
+        client = ControllerClient(self._channels, config.controllers, identity, groups)
         if not identity.cluster_id:
             await asyncio.to_thread(identity.join, await client.find_cluster())
         store = FragmentStore(await asyncio.to_thread(self._open_disks, identity), Clock().unix_seconds)
         cleanup.callback(store.close)
-        slot_count = config.write_slots + config.read_slots + _VERIFY_SLOTS
-        workers = ThreadPoolExecutor(slot_count, thread_name_prefix="node")
-        cleanup.callback(workers.shutdown)
         receipts = ReceiptQueue(client.send_receipts)
+        reports = MemberReports(client.report_member)
         tickets = Tickets()
-        writes, reads = Slots("write", config.write_slots), Slots("read", config.read_slots)
+        # P21: slots and threads of their own for each kind, so that no kind waits for another.
+        writes, members = Slots("write", config.write_slots), Slots("member", config.member_slots)
+        reads, repairs = Slots("read", config.read_slots), Slots("repair", config.repair_slots)
         verifies = Slots("verify", _VERIFY_SLOTS)
-        blobs = BlobStore(store, identity, NodeMetrics(self._registry))
-        self._registry.register(DiskMetrics(store, lambda: {"write": writes.taken, "read": reads.taken}))
+        write_workers = self._workers(cleanup, "write", config.write_slots)
+        member_workers = self._workers(cleanup, "member", config.member_slots)
+        read_workers = self._workers(cleanup, "read", config.read_slots + _VERIFY_SLOTS)
+        repair_workers = self._workers(cleanup, "repair", config.repair_slots)
+        pushes, looks = self._workers(cleanup, "push", _PUSH_WORKERS), self._workers(cleanup, "look", _LOOK_WORKERS)
+        metrics = NodeMetrics(self._registry)
+        blobs = BlobStore(store, groups, metrics)
+        peers = Peers(self._channels, config.slow_member_seconds)
+        replication = Replication(store, groups, peers, reports, metrics)
+        transfers = {"write": writes, "member": members, "read": reads, "repair": repairs}
+        self._registry.register(DiskMetrics(store, lambda: {kind: slots.taken for kind, slots in transfers.items()}))
+        self._registry.register(GroupMetrics(groups, identity.node_id))
+        writing = Writing(
+            blobs,
+            groups,
+            replication,
+            tickets,
+            slots=writes,
+            member_slots=members,
+            workers=write_workers,
+            member_workers=member_workers,
+        )
+        sealing = Sealing(
+            store,
+            groups,
+            replication,
+            peers,
+            reports,
+            receipts,
+            looks=looks,
+            pushes=pushes,
+            slow_seconds=config.slow_member_seconds,
+        )
+        pulling = Pulling(store, peers, metrics, identity.node_id, slots=repairs, workers=repair_workers)
         service = StorageService(
             store,
             blobs,
             identity,
-            receipts,
+            groups,
             tickets,
-            writes=writes,
+            writing=writing,
+            sealing=sealing,
+            pulling=pulling,
             reads=reads,
             verifies=verifies,
-            workers=workers,
+            read_workers=read_workers,
+            looks=looks,
         )
         address = await self._serve(cleanup, config.listen, [handler(STORAGE, service, serve)])
-        data_server = DataChannelServer(blobs, tickets)
+        data_server = DataChannelServer(blobs, replication, tickets)
         cleanup.callback(data_server.close)
         endpoints = Endpoints(
             grpc=address,
@@ -172,17 +217,23 @@ class Daemon:
         node = Node(identity.node_id, endpoints, config.domain or endpoints.host, os.getpid(), VERSION)
         linked = asyncio.Event()
         cleanup.callback(tasks.create_task(receipts.run()).cancel)
+        cleanup.callback(tasks.create_task(reports.run()).cancel)
         cleanup.callback(tasks.create_task(client.run(lambda: node, store.disks, linked)).cancel)
         await linked.wait()
 
         async def drain() -> None:
             # Nobody new; those inside may finish, because their clients have sent most of it.
-            for slots in (writes, reads):
-                await asyncio.to_thread(slots.drain, _DRAIN_SECONDS)
+            kinds = transfers.values()
+            await asyncio.gather(*(asyncio.to_thread(slots.drain, _DRAIN_SECONDS) for slots in kinds))
 
         cleanup.push_async_callback(drain)
         self._facts |= {"id": identity.node_id, "grpc": address, "data": endpoints.data, "unix": endpoints.unix}
         log.info("node_ready", node=identity.node_id, address=address)
+
+    def _workers(self, cleanup: AsyncExitStack, name: str, count: int) -> Workers:
+        workers = Workers(name, count)
+        cleanup.callback(workers.shutdown)
+        return workers
 
     def _open_disks(self, identity: Identity) -> list[Disk]:
         config = self._config.node

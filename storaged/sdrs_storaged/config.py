@@ -57,7 +57,10 @@ class NodeConfig(_Section):
     near_full_percent: float = Field(85, gt=0, le=100)
     full_percent: float = Field(95, gt=0, le=100)
     write_slots: int = Field(8, ge=1, le=256)
+    member_slots: int = Field(16, ge=1, le=256)
     read_slots: int = Field(32, ge=1, le=1024)
+    repair_slots: int = Field(4, ge=1, le=64)
+    slow_member_seconds: float = Field(5, gt=0)
 
     @field_validator("id")
     @classmethod

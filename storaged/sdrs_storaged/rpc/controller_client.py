@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 
 import grpc
 from google.rpc.status_pb2 import Status
@@ -11,14 +12,16 @@ from google.rpc.status_pb2 import Status
 from sdrs_core.checkpoints import SaveState
 from sdrs_core.cluster import Disk, Node
 from sdrs_core.errors import FullError, NotFoundError, SdrsError, UnavailableError
-from sdrs_core.ids import ClusterId, random_id
+from sdrs_core.ids import ClusterId, GroupId, random_id
 from sdrs_proto import convert
 from sdrs_proto.services import CONTROL, MEMBERSHIP
 from sdrs_proto.status import from_rpc_error, from_status
 from sdrs_proto.v1 import control_pb2, membership_pb2
 from sdrs_storaged.logs import get_log
+from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.node.identity import Identity
 from sdrs_storaged.node.receipts import ReceiptMessage
+from sdrs_storaged.node.reports import MemberTrouble
 from sdrs_storaged.rpc.channels import Channels, call
 
 log = get_log("link")
@@ -26,13 +29,15 @@ log = get_log("link")
 _FIRST_BACKOFF_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 2.0
 _SILENCE_SECONDS = 10.0
+_MAX_DETAIL_CHARS = 1000
 
 
 class ControllerClient:
-    def __init__(self, channels: Channels, controllers: Sequence[str], identity: Identity) -> None:
+    def __init__(self, channels: Channels, controllers: Sequence[str], identity: Identity, groups: Groups) -> None:
         self._channels = channels
         self._controllers = list(controllers)
         self._identity = identity
+        self._groups = groups
 
     @property
     def _address(self) -> str:
@@ -92,13 +97,17 @@ class ControllerClient:
         async def beats() -> AsyncIterator[membership_pb2.HeartbeatRequest]:
             while True:
                 found = await asyncio.to_thread(disks)
+                epochs = self._groups.epochs()
                 yield membership_pb2.HeartbeatRequest(
                     node_id=self._identity.node_id,
                     node_key=self._identity.key,
                     disks=[convert.disk_to(disk) for disk in found],
+                    epochs=[membership_pb2.HeldEpoch(group_id=group, epoch=epoch) for group, epoch in epochs.items()],
                 )
-                await asyncio.sleep(interval_seconds)
+                # What was newly persisted is told at once: somebody may wait for it.
+                await self._groups.wait_until(partial(self._has_risen, epochs), interval_seconds)
 
+        unadopted: membership_pb2.Assignments | None = None
         stream = self._channels.stub(self._address, MEMBERSHIP).heartbeat(beats())
         try:
             while True:
@@ -107,6 +116,10 @@ class ControllerClient:
                 if response is grpc.aio.EOF:
                     raise UnavailableError(f"controller {self._address} ended the heartbeat stream")
                 await self._obey(response.authority)
+                if response.HasField("assignments"):
+                    unadopted = response.assignments
+                if unadopted is not None and await self._adopt(unadopted):
+                    unadopted = None
         except TimeoutError:
             raise UnavailableError(f"controller {self._address} is silent") from None
         except grpc.aio.AioRpcError as error:
@@ -122,6 +135,36 @@ class ControllerClient:
             except FullError as error:
                 # What was not persisted is heard again with the next beat; reads must not end because of it.
                 log.warning("authority_not_persisted", why=error.message)
+
+    def _has_risen(self, epochs: Mapping[GroupId, int]) -> bool:
+        return self._groups.epochs() != epochs
+
+    async def _adopt(self, assignments: membership_pb2.Assignments) -> bool:
+        try:
+            await self._groups.adopt(
+                [convert.group_from(group) for group in assignments.groups],
+                [convert.node_from(node) for node in assignments.nodes],
+            )
+        except FullError as error:
+            # I3: not persisted, hence not acted on. They are not sent again: tried with the next beat.
+            log.warning("assignments_not_persisted", why=error.message)
+            return False
+        return True
+
+    async def report_member(self, trouble: MemberTrouble) -> None:
+        kind = membership_pb2.MEMBER_TROUBLE_SLOW if trouble.is_slow else membership_pb2.MEMBER_TROUBLE_FAILED
+        request = membership_pb2.ReportMemberRequest(
+            request_id=random_id(),
+            node_id=self._identity.node_id,
+            node_key=self._identity.key,
+            group_id=trouble.group_id,
+            epoch=trouble.epoch,
+            member_id=trouble.member_id,
+            trouble=kind,
+            detail=trouble.detail[:_MAX_DETAIL_CHARS],
+        )
+        stub = self._channels.stub(self._address, MEMBERSHIP)
+        await call(stub.report_member, request, f"controller {self._address}")
 
     async def send_receipts(self, receipts: Sequence[ReceiptMessage]) -> list[SaveState | SdrsError]:
         request = membership_pb2.RegisterReceiptsRequest(
