@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import wait as wait_for
 
 from sdrs.rpc.control import Control
+from sdrs.rpc.map import Maps
 from sdrs.save.commits import Commits
 from sdrs.save.order import SaveOrder
 from sdrs.save.payload import Payload
@@ -34,9 +35,12 @@ log = logging.getLogger("sdrs")
 class InFlight:
     """Belongs to one process."""
 
-    def __init__(self, control: Control, routes: Routes, *, staging_bytes: int, renew_seconds: float) -> None:
+    def __init__(
+        self, control: Control, routes: Routes, maps: Maps, *, staging_bytes: int, renew_seconds: float
+    ) -> None:
         self._control = control
         self._routes = routes
+        self._maps = maps
         self._renew_seconds = renew_seconds
         self._staging = Staging(staging_bytes)
         self._commits = Commits(control)
@@ -79,7 +83,7 @@ class InFlight:
         self._commits.follow(save_id, saving)
 
     def _upload(self, order: SaveOrder, payload: Payload, saving: Saving) -> SaveId:
-        return Upload(self._control, self._routes, order, payload, saving, self._renew_seconds).run()
+        return Upload(self._control, self._routes, self._maps, order, payload, saving, self._renew_seconds).run()
 
     def _start(self, owner: object, saving: Saving, work: Callable[[], None]) -> None:
         with self._lock:
