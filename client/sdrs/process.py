@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sdrs.restore.holders import HolderBook
+from sdrs.restore.reports import DamageReports
 from sdrs.rpc.channels import Channels
 from sdrs.rpc.control import Control
 from sdrs.rpc.map import Maps
@@ -29,6 +31,8 @@ class Process:
         self.control = Control(self.channels, settings.addresses, settings.timeout_seconds)
         self.routes = Routes(self.channels)
         self.maps = Maps(self.control)
+        self.holders = HolderBook()
+        self.reports = DamageReports(self.control)
         self.saves = InFlight(
             self.control,
             self.routes,

@@ -21,11 +21,12 @@ from sdrs.save.upload import Upload
 from sdrs.saving import Saving
 from sdrs.transfer.routes import Routes
 from sdrs.views import Report
+from sdrs_core.checkpoints import Save
 from sdrs_core.errors import DeadlineExceededError
 from sdrs_core.ids import SaveId
 from sdrs_core.levels import Level
-from sdrs_proto.convert import level_from
-from sdrs_proto.v1.control_pb2 import GetPoolRequest
+from sdrs_proto.convert import level_from, save_from
+from sdrs_proto.v1.control_pb2 import GetPoolRequest, WaitSaveRequest
 
 MAX_SENDING = 4
 
@@ -53,7 +54,14 @@ class InFlight:
         """Start a save: returns when ``payload`` is copied or, if it is too large for that, durable on its node."""
         self.raise_unseen(owner)
         self._commits.check_room()
-        saving = Saving(order.job, order.step, payload.total_bytes, lambda: self._promised_level(order.pool), report)
+        saving = Saving(
+            order.job,
+            order.step,
+            payload.total_bytes,
+            lambda: self._promised_level(order.pool),
+            report,
+            self._look_again,
+        )
         if self._staging.holds(payload.total_bytes):
             self._save_staged(owner, order, payload, saving)
         else:
@@ -126,6 +134,10 @@ class InFlight:
                 f"{', '.join(str(outcomes[outcome]) for outcome in late)}: not committed after {timeout_seconds} s, "
                 "and still under way in the background"
             )
+
+    def _look_again(self, save: Save) -> Save:
+        request = WaitSaveRequest(save_id=save.save_id, job=save.job, step=save.step)
+        return save_from(self._control.call("wait_save", request).checkpoint)
 
     def _promised_level(self, pool: str) -> Level:
         return level_from(self._control.call("get_pool", GetPoolRequest(name=pool)).pool.level)
