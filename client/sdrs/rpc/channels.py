@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import grpc
@@ -59,6 +59,15 @@ def call_once(method: Any, request: Any, *, timeout_seconds: float, peer: str, l
             return future.result()
         except grpc.FutureCancelledError as error:
             raise InterruptedByForkError from error
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, peer) from error
+
+
+def send_requests(method: Any, requests: Iterable[Any], *, timeout_seconds: float, peer: str) -> Any:
+    """The one answer to a stream of requests; raises one of our errors."""
+    with GATE.call():
+        try:
+            return method(iter(requests), timeout=timeout_seconds)
         except grpc.RpcError as error:
             raise from_rpc_error(error, peer) from error
 
