@@ -7,7 +7,7 @@ import os
 from types import TracebackType
 
 from sdrs import forks
-from sdrs.address import cluster_url, parse_url
+from sdrs.address import cluster_url, listens, parse_url
 from sdrs.checkpoints import Checkpoints
 from sdrs.operations import Operations
 from sdrs.process import Process, Settings
@@ -32,15 +32,15 @@ log = logging.getLogger("sdrs")
 def connect(url: str | None = None, *, timeout_seconds: float = 10.0, staging_bytes: int | None = None) -> Cluster:
     """Connect to the cluster at ``url``, else at SDRS_URL, else on this machine.
 
-    ``timeout_seconds`` is how long a controller that is out of reach is waited for in later calls; here each is asked
-    once. ``staging_bytes`` (else SDRS_STAGING_BYTES) bounds the memory into which saves are copied.
+    ``timeout_seconds`` is how long a controller that is out of reach is waited for in later calls. Here each is asked
+    once, unless there are several and one of them is about to take over. ``staging_bytes`` (else SDRS_STAGING_BYTES)
+    bounds the memory into which saves are copied.
     """
     url = cluster_url(url)
     addresses = parse_url(url)
     channels = Channels()
     try:
-        control = Control(channels, addresses, patience_seconds=0.0)
-        info = cluster_info_from(control.call("get_cluster", messages.GetClusterRequest()))
+        info = _first_contact(Control(channels, addresses, timeout_seconds), addresses)
     except (UnavailableError, DeadlineExceededError) as error:
         raise UnavailableError(
             f"no controller answers at {url}: start a cluster on this machine with `sdrs up`, or set SDRS_URL "
@@ -51,6 +51,17 @@ def connect(url: str | None = None, *, timeout_seconds: float = 10.0, staging_by
         channels.close()
     budget = _staging_budget() if staging_bytes is None else staging_bytes
     return Cluster(url, info.id, Settings(addresses, timeout_seconds, budget, info.save_ttl_seconds))
+
+
+def _first_contact(control: Control, addresses: tuple[str, ...]) -> ClusterInfo:
+    try:
+        found = control.call("get_cluster", messages.GetClusterRequest(), patience_seconds=0.0)
+    except (UnavailableError, DeadlineExceededError):
+        # After the active controller is lost it takes a few seconds until the one that stands by may act.
+        if len(addresses) == 1 or not any(listens(address) for address in addresses):
+            raise
+        found = control.call("get_cluster", messages.GetClusterRequest())
+    return cluster_info_from(found)
 
 
 def _staging_budget() -> int:

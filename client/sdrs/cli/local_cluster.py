@@ -223,7 +223,7 @@ def _port_taken(port: int, *, is_controllers: bool) -> SdrsError:
 
 
 def take_down(directory: Path, *, delete_data: bool) -> DownOutcome:
-    """Stop what runs: nodes first, so that what they finish can still be recorded by the controller."""
+    """Stop what runs: nodes first, so that what they finish can still be recorded by the controller; etcd last."""
     if delete_data:
         read_layout(directory)  # refuses a folder that is not ours before anything in it is touched
     if not is_ours(directory) and not find_processes(directory):
@@ -231,10 +231,9 @@ def take_down(directory: Path, *, delete_data: bool) -> DownOutcome:
     directory.mkdir(parents=True, exist_ok=True)  # removed under running daemons: they are to be stopped all the same
     with folder_lock(directory, START_SECONDS):
         running = find_processes(directory)
-        # Each before those that it leans on, etcd last.
         killed = []
-        for kind in ("node", "controller", "etcd"):
-            killed += local_processes.stop([one for one in running if one.name.startswith(kind)], DRAIN_SECONDS)
+        for processes in _in_order_of_leaving(running):
+            killed += local_processes.stop(processes, DRAIN_SECONDS)
         remove_pointer(directory)
         layout = read_layout(directory) if delete_data else None
         if layout is not None:
@@ -247,3 +246,12 @@ def take_down(directory: Path, *, delete_data: bool) -> DownOutcome:
         purged=layout is not None,
         left=tuple(left),
     )
+
+
+def _in_order_of_leaving(running: list[Process]) -> list[list[Process]]:
+    """Each before those that it leans on."""
+    nodes, controllers, etcds = (
+        [one for one in running if one.name.startswith(kind)] for kind in ("node", "controller", "etcd")
+    )
+    # One etcd after the other: a leader hands over first, and waits long for members that leave at the same time.
+    return [nodes, controllers, *([one] for one in etcds)]

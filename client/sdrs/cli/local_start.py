@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from sdrs.address import listens
 from sdrs.cli import local_processes
 from sdrs.cli.local_daemons import Daemon
 from sdrs.cli.local_layout import HOST, Layout
@@ -117,20 +117,11 @@ def pending_controllers(controllers: Sequence[Daemon], layout: Layout) -> list[s
     silent = [
         daemon.name
         for daemon, address in zip(controllers, layout.controller_addresses, strict=True)
-        if not _listens(address)
+        if not listens(address)
     ]
     if silent:
         return silent
     return [] if _ask(layout.url, lambda cluster: True) else [daemon.name for daemon in controllers]
-
-
-def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), _PROBE_SECONDS).close()
-    except OSError:
-        return False
-    return True
 
 
 def pending_nodes(url: str, node_pids: dict[str, int]) -> list[str]:
@@ -150,7 +141,7 @@ def _ask(url: str, question: Callable[[Cluster], T]) -> T | None:
     import sdrs
 
     try:
-        with sdrs.connect(url) as cluster:
+        with sdrs.connect(url, timeout_seconds=_PROBE_SECONDS) as cluster:
             return question(cluster)
     except (UnavailableError, DeadlineExceededError):
         return None

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # Often enough to see a promotion happen.
 _REFRESH_SECONDS = 0.5
+# A cluster that is away is said to be: that is news too.
+_WATCH_PATIENCE_SECONDS = 1.0
 _JOBS_SHOWN = 20
 _GROUPS_SHOWN = 20
 _EVENTS_TITLE = "Last events (`sdrs history` has all)"
@@ -81,6 +83,7 @@ def _watch(settings: Settings, url: str) -> NoReturn:
     from rich.live import Live
     from rich.text import Text
 
+    settings.timeout_seconds = min(settings.timeout_seconds, _WATCH_PATIENCE_SECONDS)
     shown: RenderableType = Text("asking …", style="bright_black")
     with Live(shown, console=make_console(settings), screen=True, auto_refresh=False) as live:
         while True:
