@@ -156,6 +156,18 @@ class Cluster(_Twin[sync_cluster.Cluster]):
     update_pool = _awaitable(sync_cluster.Cluster.update_pool)
     delete_pool = _awaitable(sync_cluster.Cluster.delete_pool)
     jobs = _awaitable(sync_cluster.Cluster.jobs)
+    groups = _awaitable(sync_cluster.Cluster.groups)
+    group = _awaitable(sync_cluster.Cluster.group)
+    switchover = _awaitable(sync_cluster.Cluster.switchover)
+    failover = _awaitable(sync_cluster.Cluster.failover)
+    pause = _awaitable(sync_cluster.Cluster.pause)
+    resume = _awaitable(sync_cluster.Cluster.resume)
+    cordon = _awaitable(sync_cluster.Cluster.cordon)
+    uncordon = _awaitable(sync_cluster.Cluster.uncordon)
+    history = _awaitable(sync_cluster.Cluster.history)
+    export_meta = _awaitable(sync_cluster.Cluster.export_meta)
+    import_meta = _awaitable(sync_cluster.Cluster.import_meta)
+    rebuild_meta = _awaitable(sync_cluster.Cluster.rebuild_meta)
 
     async def close(self) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -104,6 +104,12 @@ def _our_errors(peer: str) -> Iterator[None]:
         if "closed channel" not in str(error):
             raise
         raise RefusedError(f"the connection to {peer} was closed: connect again") from error
+
+
+def send_requests(method: Any, requests: Iterable[Any], *, timeout_seconds: float, peer: str) -> Any:
+    """The one answer to a stream of requests; raises one of our errors."""
+    with GATE.call(), _our_errors(peer):
+        return method(iter(requests), timeout=timeout_seconds)
 
 
 def stream_responses(method: Any, request: Any, *, timeout_seconds: float, peer: str) -> Generator[Any, None, None]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from google.protobuf.message import Message
 
-from sdrs.rpc.channels import Channels, InterruptedByForkError, call_once, stream_responses
+from sdrs.rpc.channels import Channels, InterruptedByForkError, call_once, send_requests, stream_responses
 from sdrs_core.errors import DeadlineExceededError, SdrsError, StaleTermError, UnavailableError
 from sdrs_proto.limits import CALL_SECONDS, MAX_PAGE_SIZE
 from sdrs_proto.services import CONTROL
@@ -82,6 +82,14 @@ class Control:
         stub = self._channels.stub(address, CONTROL)
         return stream_responses(
             getattr(stub, method), request, timeout_seconds=timeout_seconds, peer=f"the controller at {address}"
+        )
+
+    def send(self, method: str, requests: Iterable[Message], *, timeout_seconds: float) -> Any:
+        """Send a stream of requests, once: what it was made from may not be there a second time."""
+        address = self._addresses[self._current % len(self._addresses)]
+        stub = self._channels.stub(address, CONTROL)
+        return send_requests(
+            getattr(stub, method), requests, timeout_seconds=timeout_seconds, peer=f"the controller at {address}"
         )
 
     def pages(self, method: str, request: Any) -> Iterator[Any]:
