@@ -25,7 +25,10 @@ from sdrs_proto.services import CONTROL, MEMBERSHIP, STORAGE, handler
 from sdrs_storaged.config import Config, load_config, split_address
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.controller import Controller
+from sdrs_storaged.control.leadership import Leadership
+from sdrs_storaged.control.meta.etcd import EtcdMetaStore
 from sdrs_storaged.control.meta.sqlite import SqliteMetaStore
+from sdrs_storaged.control.meta.store import MetaStore, Term
 from sdrs_storaged.data_dir import DataDir
 from sdrs_storaged.logs import configure_logs, get_log
 from sdrs_storaged.metrics import ControllerMetrics, DiskMetrics, GroupMetrics, NodeMetrics, new_registry, serve_metrics
@@ -46,6 +49,7 @@ from sdrs_storaged.rpc.peers import Peers
 from sdrs_storaged.rpc.pulling import Pulling
 from sdrs_storaged.rpc.replication import Replication
 from sdrs_storaged.rpc.sealing import Sealing
+from sdrs_storaged.rpc.standby import Switchboard
 from sdrs_storaged.rpc.storage_service import StorageService
 from sdrs_storaged.rpc.workers import Workers
 from sdrs_storaged.rpc.writing import Writing
@@ -123,22 +127,41 @@ class Daemon:
 
     async def _start_controller(self, cleanup: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
         config = self._config.controller
+        store = await self._open_store()
+        cleanup.push_async_callback(store.close)
+        nodes = NodeClient(self._channels)
+        switchboard = Switchboard(lambda: leadership.active_address)
+        fronts = [handler(service, switchboard.front(service), serve) for service in (CONTROL, MEMBERSHIP)]
+        address = await self._serve(cleanup, config.listen, fronts)
+
+        async def lead(term: Term) -> None:
+            controller = await Controller.start(store, term, Clock(), nodes, config)
+            services: dict[str, object] = {
+                CONTROL.name: ControlService(controller, lambda: self._metrics_endpoint),
+                MEMBERSHIP.name: MembershipService(controller),
+            }
+            metrics = ControllerMetrics(controller)
+            self._registry.register(metrics)
+            try:
+                with switchboard.switched_to(services):
+                    leadership.settled.set()
+                    await controller.run()
+            finally:
+                self._registry.unregister(metrics)
+
+        leadership = Leadership(store, f"{_advertised(address)} {os.getpid()}", lead)
+        cleanup.push_async_callback(_end, tasks.create_task(leadership.run()))
+        await leadership.settled.wait()
+        self._facts["controller"] = address
+        log.info("controller_ready", address=address)
+
+    async def _open_store(self) -> MetaStore:
+        config = self._config.controller
+        if config.store == "etcd":
+            return await EtcdMetaStore.open(config.etcd)
         folder = self._config.data_dir / "controller"
         folder.mkdir(exist_ok=True)
-        store = await SqliteMetaStore.open(folder / "meta.db")
-        cleanup.push_async_callback(store.close)
-        term = await store.campaign(f"{socket.gethostname()}:{os.getpid()}")
-        nodes = NodeClient(self._channels)
-        controller = await Controller.start(store, term, Clock(), nodes, config)
-        self._registry.register(ControllerMetrics(controller))
-        handlers = [
-            handler(CONTROL, ControlService(controller, lambda: self._metrics_endpoint), serve),
-            handler(MEMBERSHIP, MembershipService(controller), serve),
-        ]
-        address = await self._serve(cleanup, config.listen, handlers)
-        cleanup.callback(tasks.create_task(controller.run()).cancel)
-        self._facts |= {"controller": address, "cluster_id": controller.members.cluster.id}
-        log.info("controller_ready", address=address)
+        return await SqliteMetaStore.open(folder / "meta.db")
 
     async def _start_node(self, cleanup: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
         config = self._config.node
@@ -255,6 +278,17 @@ class Daemon:
                 disk.close()
             raise
         return disks
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def _advertised(address: str) -> str:
+    """Where others reach what is served at ``address``; of a daemon that listens everywhere, by this host's name."""
+    host, port = split_address(address)
+    return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "::") else address
 
 
 def _unix_path(data_dir: Path) -> Path:

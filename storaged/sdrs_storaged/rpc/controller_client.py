@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
@@ -26,9 +28,13 @@ from sdrs_storaged.rpc.channels import Channels, call
 
 log = get_log("link")
 
-_FIRST_BACKOFF_SECONDS = 0.1
-_MAX_BACKOFF_SECONDS = 2.0
-_SILENCE_SECONDS = 10.0
+# All controllers are tried once within a round. While one of them may be taking over, rounds are short.
+_FIRST_ROUND_SECONDS = 0.2
+_LATER_ROUND_SECONDS = 2.0
+_TAKEOVER_SECONDS = 10.0
+# One that answers nothing for so long is frozen or cut off, and another one may lead by now.
+_SILENCE_SECONDS = 5.0
+_REGISTER_SECONDS = 5.0
 _MAX_DETAIL_CHARS = 1000
 
 
@@ -43,12 +49,16 @@ class ControllerClient:
     def _address(self) -> str:
         return self._controllers[0]
 
-    def _try_next(self) -> None:
+    async def _try_next(self, lost_seconds: float) -> None:
+        """Turn to the next controller, after a pause: a little later after ``lost_seconds`` without one."""
         self._controllers.append(self._controllers.pop(0))
+        round_seconds = _FIRST_ROUND_SECONDS if lost_seconds < _TAKEOVER_SECONDS else _LATER_ROUND_SECONDS
+        # Cut by chance: thousands of nodes must not come in the same instant.
+        await asyncio.sleep(random.uniform(0.5, 1.0) * round_seconds / len(self._controllers))
 
     async def find_cluster(self) -> ClusterId:
         """The id of the cluster that the controllers serve; waits until one answers."""
-        backoff_seconds = _FIRST_BACKOFF_SECONDS
+        started = time.monotonic()
         while True:
             try:
                 stub = self._channels.stub(self._address, CONTROL)
@@ -56,27 +66,26 @@ class ControllerClient:
                 return ClusterId(response.cluster_id)
             except SdrsError as error:
                 log.warning("controller_not_found", controller=self._address, why=error.message)
-                self._try_next()
-                await asyncio.sleep(backoff_seconds)
-                backoff_seconds = min(2 * backoff_seconds, _MAX_BACKOFF_SECONDS)
+                await self._try_next(time.monotonic() - started)
 
     async def run(
         self, describe: Callable[[], Node], disks: Callable[[], Sequence[Disk]], linked: asyncio.Event
     ) -> None:
         """Stay linked for good: register, then beat until the stream breaks, and again."""
-        backoff_seconds = _FIRST_BACKOFF_SECONDS
+        last_linked = time.monotonic()
         while True:
+            is_linked = False
             try:
                 interval_seconds = await self._register(describe())
                 log.info("linked", controller=self._address)
                 linked.set()
-                backoff_seconds = _FIRST_BACKOFF_SECONDS
+                is_linked = True
                 await self._beat(disks, interval_seconds)
             except SdrsError as error:
                 log.warning("link_lost", controller=self._address, why=error.message)
-            self._try_next()
-            await asyncio.sleep(backoff_seconds)
-            backoff_seconds = min(2 * backoff_seconds, _MAX_BACKOFF_SECONDS)
+            if is_linked:
+                last_linked = time.monotonic()
+            await self._try_next(time.monotonic() - last_linked)
 
     async def _register(self, node: Node) -> float:
         seen = self._identity.authority
@@ -89,7 +98,7 @@ class ControllerClient:
             revision=seen.revision,
         )
         stub = self._channels.stub(self._address, MEMBERSHIP)
-        response = await call(stub.register_node, request, f"controller {self._address}")
+        response = await call(stub.register_node, request, f"controller {self._address}", _REGISTER_SECONDS)
         await self._obey(response.authority)
         return float(response.heartbeat_interval_ms) / 1000
 
@@ -111,7 +120,7 @@ class ControllerClient:
         stream = self._channels.stub(self._address, MEMBERSHIP).heartbeat(beats())
         try:
             while True:
-                async with asyncio.timeout(_SILENCE_SECONDS):
+                async with asyncio.timeout(max(_SILENCE_SECONDS, 3 * interval_seconds)):
                     response = await stream.read()
                 if response is grpc.aio.EOF:
                     raise UnavailableError(f"controller {self._address} ended the heartbeat stream")
