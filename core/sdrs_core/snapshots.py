@@ -34,7 +34,8 @@ def choose_keepers(nodes: Iterable[Node], count: int = KEEPER_COUNT) -> list[Nod
     """Up to ``count`` nodes that are up, in as many failure domains as can be; the same ones while nothing changes."""
     up = sorted((node for node in nodes if node.state is NodeState.UP), key=lambda node: node.id)
     seen: set[str] = set()
-    first_of_domain, others = [], []
+    first_of_domain: list[Node] = []
+    others: list[Node] = []
     for node in up:
         (others if node.domain in seen else first_of_domain).append(node)
         seen.add(node.domain)

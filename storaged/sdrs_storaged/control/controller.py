@@ -13,10 +13,12 @@ from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.collector import Collector, NodeCommands
 from sdrs_storaged.control.commits import Commits
+from sdrs_storaged.control.export import check_sealed
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import MetaStore, Term
 from sdrs_storaged.control.receipts import Receipts
 from sdrs_storaged.control.records import Records
+from sdrs_storaged.control.replacement import undo_interrupted
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.saves import Saves
 from sdrs_storaged.control.tally import Tally
@@ -62,9 +64,11 @@ class Controller:
         cls, store: MetaStore, term: Term, clock: Clock, nodes: NodeCalls, config: ControllerConfig
     ) -> Controller:
         records = Records(store, term)
+        await undo_interrupted(records)
+        sealed_because = await check_sealed(records)
         cluster = await Members.found_cluster(records)
         members = Members(records, clock, cluster, suspect_after_seconds=config.suspect_after_seconds)
-        await members.load(default_pool=config.default_pool)
+        await members.load(default_pool=config.default_pool and not sealed_because)
         controller = cls(records, members, clock, nodes, config)
         await controller.commits.load()
         await controller.rounds.load()

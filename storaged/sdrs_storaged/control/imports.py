@@ -6,20 +6,17 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
 from sdrs_core.errors import CorruptDataError, FullError
 from sdrs_core.ids import ClusterId, random_id
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.archive import Decoder, Summary
 from sdrs_storaged.control.members import ClusterRecord
+from sdrs_storaged.control.records import parse
 from sdrs_storaged.control.replacement import Replacement
 from sdrs_storaged.control.staging import Staging
 
 # Beyond what any MetaStore holds.
 MAX_ARCHIVE_BYTES = 16 << 30
-
-_CLUSTER = TypeAdapter(ClusterRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +66,5 @@ def staged_cluster(staging: Staging) -> ClusterRecord:
     value = staging.get_sync(keys.CLUSTER)
     if value is None:
         raise CorruptDataError("the exported catalog has no record of its cluster: export it again")
-    try:
-        cluster: ClusterRecord = _CLUSTER.validate_json(value)
-    except ValidationError as error:
-        raise CorruptDataError(f"the exported record of the cluster cannot be read: {error.errors()[0]['msg']}") from error
+    cluster = parse(keys.CLUSTER, value, ClusterRecord)
     return cluster if cluster.secret else replace(cluster, secret=random_id())

@@ -131,8 +131,13 @@ class Records:
 
 
 def _stored(entry: Entry, kind: type[T]) -> Stored[T]:
+    return Stored(entry.key, parse(entry.key, entry.value, kind), entry.mod_revision)
+
+
+def parse(key: str, value: bytes, kind: type[T]) -> T:
+    """What ``put`` wrote; CorruptDataError names the record if it cannot be read."""
     try:
-        value: T = _adapter(kind).validate_json(entry.value)
+        parsed: T = _adapter(kind).validate_json(value)
     except ValidationError as error:
-        raise CorruptDataError(f"the metadata record {entry.key} cannot be read: {error.errors()[0]['msg']}") from error
-    return Stored(entry.key, value, entry.mod_revision)
+        raise CorruptDataError(f"the metadata record {key} cannot be read: {error.errors()[0]['msg']}") from error
+    return parsed

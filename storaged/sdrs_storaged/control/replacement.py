@@ -76,8 +76,8 @@ class Replacement:
             found = [entry.key for entry in page.entries if entry.key != keys.pool(DEFAULT_POOL)]
             if found:
                 raise RefusedError(
-                    f"this controller already has {what} ({found[0]}): a catalog is only put into an empty one; start a "
-                    "controller on a new data_dir or store, without nodes, and try there"
+                    f"this controller already has {what} ({found[0]}): a catalog is only put into an empty one; start "
+                    "a controller on a new data_dir or store, without nodes, and try there"
                 )
 
     async def carry_out(
@@ -117,9 +117,7 @@ class Replacement:
             self._writing = None
             staging.close()
 
-    async def _write(
-        self, staging: Staging, incarnation: int, ours: Compare, progress: Callable[[int], None]
-    ) -> int:
+    async def _write(self, staging: Staging, incarnation: int, ours: Compare, progress: Callable[[int], None]) -> int:
         count = 0
         after = ""
         while page := await staging.run(staging.page_sync, "", after):

@@ -110,7 +110,7 @@ class Snapshots:
         return kept
 
     async def _make(self) -> _Made:
-        file = await asyncio.to_thread(tempfile.TemporaryFile, dir=self._folder, prefix="snapshot-")
+        file = await asyncio.to_thread(_temporary_file, self._folder)
         try:
             decoder = Decoder()
             with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=_COMPRESSION, mtime=0) as packed:
@@ -151,6 +151,10 @@ class Snapshots:
 def _drain(records: Iterable[object]) -> None:
     for _ in records:
         pass
+
+
+def _temporary_file(folder: Path) -> IO[bytes]:
+    return tempfile.TemporaryFile(dir=folder, prefix="snapshot-")
 
 
 def _measure(file: IO[bytes]) -> tuple[int, str]:

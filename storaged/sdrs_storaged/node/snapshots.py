@@ -70,7 +70,7 @@ class SnapshotShelf:
         with _explained(self._folder):
             return SnapshotWriter(self._folder, snapshot)
 
-    def list(self) -> list[SnapshotId]:
+    def snapshots(self) -> list[SnapshotId]:
         """Newest first; what cannot be read is left out, and stays for people to look at."""
         found = []
         for path in self._paths():
@@ -81,17 +81,16 @@ class SnapshotShelf:
     def read(self, snapshot: SnapshotId) -> Generator[bytes, None, None]:
         path = self._folder / _name(snapshot)
         try:
-            file = open(path, "rb")
+            with open(path, "rb") as file:
+                if _read_id(file.readline(_MAX_ID_BYTES), path) != snapshot:
+                    raise NotFoundError(f"{path} is another copy of the catalog than the one asked for")
+                while piece := file.read(PIECE_BYTES):
+                    yield piece
         except FileNotFoundError:
             raise NotFoundError(
                 f"node {self._identity.node_id} keeps no copy of the catalog at revision {snapshot.revision} of "
                 f"incarnation {snapshot.incarnation} (any more)"
             ) from None
-        with file:
-            if _read_id(file.readline(_MAX_ID_BYTES), path) != snapshot:
-                raise NotFoundError(f"{path} is another copy of the catalog than the one asked for")
-            while piece := file.read(PIECE_BYTES):
-                yield piece
 
     def prune(self) -> None:
         """Keep the newest; older ones go once a newer one is durable."""

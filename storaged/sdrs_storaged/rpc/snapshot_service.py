@@ -44,7 +44,7 @@ class SnapshotService:
         await asyncio.to_thread(writer.finish)
 
     async def list_snapshots(self, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
-        found = await asyncio.to_thread(self._shelf.list)
+        found = await asyncio.to_thread(self._shelf.snapshots)
         return pb.ListSnapshotsResponse(
             snapshots=[convert.snapshot_id_to(snapshot) for snapshot in found],
             cluster_id=self._identity.cluster_id,
