@@ -17,6 +17,7 @@ from sdrs_storaged.control.collector import Collector, NodeCommands
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.detector import Detector, Probe
 from sdrs_storaged.control.events import Events
+from sdrs_storaged.control.export import check_sealed
 from sdrs_storaged.control.failover import Failover
 from sdrs_storaged.control.groups import Groups
 from sdrs_storaged.control.members import Members
@@ -25,6 +26,7 @@ from sdrs_storaged.control.moves import Moves
 from sdrs_storaged.control.pools import Pools
 from sdrs_storaged.control.receipts import Receipts
 from sdrs_storaged.control.records import Records, Stored
+from sdrs_storaged.control.replacement import undo_interrupted
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.saves import Saves
 from sdrs_storaged.control.tables import ClusterRecord, Tables, found_cluster
@@ -117,11 +119,13 @@ class Controller:
         cls, store: MetaStore, term: Term, clock: Clock, nodes: NodeCalls, config: ControllerConfig
     ) -> Controller:
         records = Records(store, term)
+        await undo_interrupted(records)
+        sealed_because = await check_sealed(records)
         cluster = await found_cluster(records)
         tables = Tables(records)
         await tables.read()
         controller = cls(records, cluster, tables, clock, nodes, config)
-        if config.default_pool:
+        if config.default_pool and not sealed_because:
             await controller.pools.make_default()
         await controller.commits.load()
         await controller.rounds.load()

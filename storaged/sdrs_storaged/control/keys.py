@@ -13,6 +13,9 @@
     trash/SAVE                          one that was aborted or deleted, on its way out
     shard/SAVE/RANK                     a rank's blobs and their holders (P3)
     round/JOB                           the restore round under way (P16)
+    seal                                the catalog was exported and goes on elsewhere (P18): nothing changes any more
+    replacing                           a catalog is being put in the place of an empty one; gone once it is whole
+    bookmark                            written by an export to know when it has caught up with changes
 
 Steps and attempts count down, so that a plain range gives the newest first.
 """
@@ -35,6 +38,10 @@ JOBS = "job/"
 SAVES = "save/"
 TRASH = "trash/"
 ROUNDS = "round/"
+SHARDS = "shard/"
+SEAL = "seal"
+REPLACING = "replacing"
+BOOKMARK = "bookmark"
 
 _MAX_ATTEMPT = 2**40
 _MAX_UNIX_MS = 10**15
@@ -104,7 +111,7 @@ def trash(save_id: str) -> str:
 
 
 def shards(save_id: str) -> str:
-    return f"shard/{save_id}/"
+    return f"{SHARDS}{save_id}/"
 
 
 def shard(save_id: str, rank: int) -> str:

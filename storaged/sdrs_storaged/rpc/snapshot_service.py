@@ -1,0 +1,73 @@
+"""The part of the service ``Storage`` that keeps copies of the catalog (P19); ``StorageService`` mixes it in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from sdrs_core.cluster import Node
+from sdrs_core.errors import ProtocolError
+from sdrs_proto import convert
+from sdrs_proto.limits import STALL_SECONDS
+from sdrs_proto.v1 import storage_pb2 as pb
+from sdrs_storaged.node.identity import Identity
+from sdrs_storaged.node.snapshots import SnapshotShelf, SnapshotWriter
+
+
+class SnapshotService:
+    def __init__(self, shelf: SnapshotShelf, identity: Identity, describe: Callable[[], Node]) -> None:
+        self._shelf = shelf
+        self._identity = identity
+        self._describe = describe
+        # One at a time: they come from one controller, and the disk has other work.
+        self._storing = asyncio.Lock()
+
+    async def store_snapshot(self, chunks: AsyncIterator[pb.SnapshotChunk]) -> pb.StoreSnapshotResponse:
+        first = await _next(chunks)
+        if first is None or not first.HasField("id"):
+            raise ProtocolError("the first chunk of a snapshot carries its id")
+        async with self._storing:
+            writer = await asyncio.to_thread(self._shelf.create, convert.snapshot_id_from(first.id))
+            try:
+                await self._fill(writer, first, chunks)
+                await asyncio.to_thread(self._shelf.prune)
+            finally:
+                await asyncio.to_thread(writer.discard)
+        return pb.StoreSnapshotResponse()
+
+    async def _fill(
+        self, writer: SnapshotWriter, chunk: pb.SnapshotChunk | None, chunks: AsyncIterator[pb.SnapshotChunk]
+    ) -> None:
+        while chunk is not None:
+            await asyncio.to_thread(writer.append, chunk.data)
+            chunk = await _next(chunks)
+        await asyncio.to_thread(writer.finish)
+
+    async def list_snapshots(self, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
+        found = await asyncio.to_thread(self._shelf.snapshots)
+        return pb.ListSnapshotsResponse(
+            snapshots=[convert.snapshot_id_to(snapshot) for snapshot in found],
+            cluster_id=self._identity.cluster_id,
+            node=convert.node_to(self._describe()),
+            authority=convert.authority_to(self._identity.authority),
+        )
+
+    async def read_snapshot(self, request: pb.ReadSnapshotRequest) -> AsyncIterator[pb.SnapshotChunk]:
+        pieces = self._shelf.read(convert.snapshot_id_from(request.id))
+        try:
+            chunk = pb.SnapshotChunk(id=request.id)
+            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+                chunk.data = piece
+                yield chunk
+                chunk = pb.SnapshotChunk()
+        finally:
+            await asyncio.to_thread(pieces.close)
+
+
+async def _next(chunks: AsyncIterator[pb.SnapshotChunk]) -> pb.SnapshotChunk | None:
+    """None at the end of the stream."""
+    try:
+        async with asyncio.timeout(STALL_SECONDS):
+            return await anext(chunks, None)
+    except TimeoutError:
+        raise ProtocolError(f"the snapshot stalled for {STALL_SECONDS} s") from None
