@@ -1,11 +1,11 @@
-"""Orders that destroy are signed: whoever reaches a node's port is not yet its controller."""
+"""Orders that store or destroy are signed: whoever reaches a node's port is not yet its controller."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 
-from sdrs_proto.v1.storage_pb2 import DropFragmentsRequest
+from sdrs_proto.v1.storage_pb2 import DropFragmentsRequest, PullFragmentRequest
 
 
 def shared_secret(node_key: str) -> str:
@@ -13,9 +13,9 @@ def shared_secret(node_key: str) -> str:
     return hashlib.sha256(node_key.encode()).hexdigest()
 
 
-def signature(secret: str, request: DropFragmentsRequest) -> bytes:
+def signature(secret: str, request: DropFragmentsRequest | PullFragmentRequest) -> bytes:
     """Over all of ``request`` but its signature."""
-    unsigned = DropFragmentsRequest()
+    unsigned = type(request)()
     unsigned.CopyFrom(request)
     unsigned.ClearField("signature")
     return hmac.new(secret.encode(), unsigned.SerializeToString(deterministic=True), hashlib.sha256).digest()

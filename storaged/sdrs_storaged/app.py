@@ -128,6 +128,7 @@ class Daemon:
         ]
         address = await self._serve(cleanup, config.listen, handlers)
         cleanup.callback(tasks.create_task(controller.collector.run()).cancel)
+        cleanup.callback(tasks.create_task(controller.repairer.run()).cancel)
         self._facts |= {"controller": address, "cluster_id": controller.members.cluster.id}
         log.info("controller_ready", address=address)
 
