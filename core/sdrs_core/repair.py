@@ -89,7 +89,8 @@ class Decision:
     @property
     def action(self) -> Copy | Trim | None:
         """What to do first; then the blob is looked at again."""
-        return next(iter((*self.copies, *self.trims)), None)
+        actions: tuple[Copy | Trim, ...] = (*self.copies, *self.trims)
+        return actions[0] if actions else None
 
     @property
     def urgency(self) -> tuple[int, int]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from typing import TypeVar
 
 from sdrs_proto.v1.storage_pb2 import DropFragmentsRequest, PullFragmentRequest
+
+Order = TypeVar("Order", DropFragmentsRequest, PullFragmentRequest)
 
 
 def shared_secret(node_key: str) -> str:
@@ -13,7 +16,7 @@ def shared_secret(node_key: str) -> str:
     return hashlib.sha256(node_key.encode()).hexdigest()
 
 
-def signature(secret: str, request: DropFragmentsRequest | PullFragmentRequest) -> bytes:
+def signature(secret: str, request: Order) -> bytes:
     """Over all of ``request`` but its signature."""
     unsigned = type(request)()
     unsigned.CopyFrom(request)

@@ -99,8 +99,7 @@ class Copier:
             if not mine:
                 raise UnavailableError(f"blob {blob.id} is being worked on at node {holder.node_id}")
             if not holder.dropping:
-                for other in kept:
-                    await self._check_held(blob, other)
+                await self._check_held(blob, kept)
                 await self._holders.mark_dropping(stored, blob.id, holder)
                 reach("trim.marked")
             dropping = Holder(holder.node_id, holder.disk_id, holder.fragment_index, holder.fragment_hash, True)
@@ -113,20 +112,21 @@ class Copier:
             await self._holders.remove(stored.key, blob.id, dropping)
         log.info("copy_trimmed", blob=blob.id, node=holder.node_id)
 
-    async def _check_held(self, blob: Blob, holder: Holder) -> None:
+    async def _check_held(self, blob: Blob, holders: Sequence[Holder]) -> None:
         """A copy is let go for what others have, not for what they are said to have."""
+        lacking = [holder.node_id for holder in holders if not await self._has(blob, holder)]
+        if lacking:
+            raise MissingCopyError(f"blob {blob.id} is on record for nodes that lack it", tuple(lacking))
+
+    async def _has(self, blob: Blob, holder: Holder) -> bool:
         name = (blob.id, holder.fragment_index)
-        node = self._members.node(holder.node_id)
-        found = await self._nodes.lookup_fragments(node, [name])
-        if not any((held.blob_id, held.fragment_index, held.hash) == (*name, holder.fragment_hash) for held in found):
-            raise MissingCopyError(
-                f"node {node.id} is on record for blob {blob.id}, but does not have it", node=node.id
-            )
+        found = await self._nodes.lookup_fragments(self._members.node(holder.node_id), [name])
+        return any((held.blob_id, held.fragment_index, held.hash) == (*name, holder.fragment_hash) for held in found)
 
 
 class MissingCopyError(UnavailableError):
-    """A holder on record lacks its copy: its node is to be compared with the catalog. It never crosses the wire."""
+    """Nodes lack what they are on record for: to be compared with the catalog. It never crosses the wire."""
 
-    @property
-    def node_id(self) -> NodeId:
-        return NodeId(self.facts["node"])
+    def __init__(self, message: str, node_ids: tuple[NodeId, ...]) -> None:
+        super().__init__(message, nodes=", ".join(node_ids))
+        self.node_ids = node_ids

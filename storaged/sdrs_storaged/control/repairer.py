@@ -208,7 +208,8 @@ class Repairer:
             # Is it this blob, or is it the store, or our term? The latter ends the pass.
             await self._records.check_leading()
             if isinstance(error, MissingCopyError):
-                self._roll_call.call(error.node_id)
+                for node_id in error.node_ids:
+                    self._roll_call.call(node_id)
             failures = self._retries.failed(job.blob_id)
             self.totals.failed_blobs = len(self._retries)
             log.warning("blob_not_repaired", blob=job.blob_id, failures=failures, why=error.message)

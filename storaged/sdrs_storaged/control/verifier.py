@@ -6,7 +6,7 @@ checkpoint is damaged when a blob has no other copy left.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -195,7 +195,7 @@ class Verifier:
             self._poke_repair()
         return outcome
 
-    async def _check_fragment(self, blob: Blob, holder: Holder) -> AsyncIterator[tuple[int, str, bool]]:
+    async def _check_fragment(self, blob: Blob, holder: Holder) -> AsyncGenerator[tuple[int, str, bool], None]:
         try:
             node = self._members.node(holder.node_id)
         except NotFoundError as error:
