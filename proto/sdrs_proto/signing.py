@@ -1,13 +1,14 @@
-"""Orders that destroy or replace are signed: whoever reaches a node's port is not yet its controller."""
+"""Orders that store or destroy are signed: whoever reaches a node's port is not yet its controller."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+from typing import TypeVar
 
 from sdrs_proto.v1.storage_pb2 import DropFragmentsRequest, PullFragmentRequest
 
-SignedRequest = DropFragmentsRequest | PullFragmentRequest
+SignedRequest = TypeVar("SignedRequest", DropFragmentsRequest, PullFragmentRequest)
 
 
 def shared_secret(node_key: str) -> str:
@@ -18,7 +19,7 @@ def shared_secret(node_key: str) -> str:
 def signature(secret: str, request: SignedRequest) -> bytes:
     """Over the kind of ``request`` and all of it but its signature."""
     unsigned = type(request)()
-    unsigned.MergeFrom(request)
+    unsigned.CopyFrom(request)
     unsigned.ClearField("signature")
     # With its name: the bytes of one kind of order may read as another kind.
     signed = request.DESCRIPTOR.full_name.encode() + b"\0" + unsigned.SerializeToString(deterministic=True)

@@ -23,9 +23,11 @@ from sdrs_core.errors import RefusedError, SdrsError, UnavailableError
 from sdrs_proto.limits import CHANNEL_OPTIONS
 from sdrs_proto.services import CONTROL, MEMBERSHIP, STORAGE, handler
 from sdrs_storaged.config import Config, load_config, split_address
+from sdrs_storaged.control.archives import Archives
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.controller import Controller
 from sdrs_storaged.control.leadership import Leadership
+from sdrs_storaged.control.loops import run_until_one_fails
 from sdrs_storaged.control.meta.etcd import EtcdMetaStore
 from sdrs_storaged.control.meta.sqlite import SqliteMetaStore
 from sdrs_storaged.control.meta.store import MetaStore, Term
@@ -36,6 +38,7 @@ from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.node.identity import Identity
 from sdrs_storaged.node.receipts import ReceiptQueue
 from sdrs_storaged.node.reports import MemberReports
+from sdrs_storaged.node.snapshots import SnapshotShelf
 from sdrs_storaged.node.transfers import Slots, Tickets
 from sdrs_storaged.rpc.blobs import BlobStore
 from sdrs_storaged.rpc.channels import Channels
@@ -49,8 +52,10 @@ from sdrs_storaged.rpc.peers import Peers
 from sdrs_storaged.rpc.pulling import Pulling
 from sdrs_storaged.rpc.replication import Replication
 from sdrs_storaged.rpc.sealing import Sealing
+from sdrs_storaged.rpc.snapshot_service import SnapshotService
 from sdrs_storaged.rpc.standby import Switchboard
 from sdrs_storaged.rpc.storage_service import StorageService
+from sdrs_storaged.rpc.witness_client import WitnessClient
 from sdrs_storaged.rpc.workers import Workers
 from sdrs_storaged.rpc.writing import Writing
 from sdrs_storaged.store.capacity import Thresholds
@@ -127,7 +132,9 @@ class Daemon:
 
     async def _start_controller(self, cleanup: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
         config = self._config.controller
-        store = await self._open_store()
+        folder = self._config.data_dir / "controller"
+        folder.mkdir(exist_ok=True)
+        store = await self._open_store(folder)
         cleanup.push_async_callback(store.close)
         nodes = NodeClient(self._channels)
         switchboard = Switchboard(lambda: leadership.active_address)
@@ -136,8 +143,9 @@ class Daemon:
 
         async def lead(term: Term) -> None:
             controller = await Controller.start(store, term, Clock(), nodes, config)
+            archives = Archives(controller, WitnessClient(self._channels), Clock(), folder)
             services: dict[str, object] = {
-                CONTROL.name: ControlService(controller, lambda: self._metrics_endpoint),
+                CONTROL.name: ControlService(controller, archives, lambda: self._metrics_endpoint),
                 MEMBERSHIP.name: MembershipService(controller),
             }
             metrics = ControllerMetrics(controller)
@@ -145,7 +153,7 @@ class Daemon:
             try:
                 with switchboard.switched_to(services):
                     leadership.settled.set()
-                    await controller.run()
+                    await run_until_one_fails(controller.run(), archives.run())
             finally:
                 self._registry.unregister(metrics)
 
@@ -155,12 +163,10 @@ class Daemon:
         self._facts["controller"] = address
         log.info("controller_ready", address=address)
 
-    async def _open_store(self) -> MetaStore:
+    async def _open_store(self, folder: Path) -> MetaStore:
         config = self._config.controller
         if config.store == "etcd":
             return await EtcdMetaStore.open(config.etcd)
-        folder = self._config.data_dir / "controller"
-        folder.mkdir(exist_ok=True)
         return await SqliteMetaStore.open(folder / "meta.db")
 
     async def _start_node(self, cleanup: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
@@ -227,7 +233,10 @@ class Daemon:
             read_workers=read_workers,
             looks=looks,
         )
-        address = await self._serve(cleanup, config.listen, [handler(STORAGE, service, serve)])
+        node: Node | None = None
+        shelf = await asyncio.to_thread(SnapshotShelf, self._config.data_dir / "snapshots", identity)
+        snapshots = SnapshotService(shelf, identity, lambda: node)
+        address = await self._serve(cleanup, config.listen, [handler(STORAGE, service, serve, snapshots)])
         data_server = DataChannelServer(blobs, replication, tickets)
         cleanup.callback(data_server.close)
         endpoints = Endpoints(
@@ -241,7 +250,7 @@ class Daemon:
         linked = asyncio.Event()
         cleanup.callback(tasks.create_task(receipts.run()).cancel)
         cleanup.callback(tasks.create_task(reports.run()).cancel)
-        cleanup.callback(tasks.create_task(client.run(lambda: node, store.disks, linked)).cancel)
+        cleanup.callback(tasks.create_task(client.run(node, store.disks, linked)).cancel)
         await linked.wait()
 
         async def drain() -> None:

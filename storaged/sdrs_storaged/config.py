@@ -95,10 +95,14 @@ class ControllerConfig(_Section):
     grace_seconds: float = Field(3600, ge=0)
     suspect_after_seconds: float = Field(2, gt=0)
     settle_seconds: float = Field(5, ge=0)
-    repair_after_seconds: float = Field(60, ge=0)
-    repair_interval_seconds: float = Field(30, gt=0)
     snapshot_interval_seconds: float = Field(300, gt=0)
     default_pool: bool = True
+    # How often the catalog is looked through for what is short of copies, and how many copies are made at once.
+    repair_interval_seconds: float = Field(30, gt=0)
+    repair_concurrency: int = Field(2, ge=1, le=64)
+    # How long a node that went down is waited for before its copies are made elsewhere.
+    repair_after_seconds: float = Field(60, ge=0)
+    repair_last_copy_after_seconds: float = Field(30, ge=0)
 
 
 class NodeConfig(_Section):

@@ -10,14 +10,12 @@ import pytest
 
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.cluster import Group
-from sdrs_core.errors import StaleEpochError, UnavailableError
 from sdrs_core.ids import NodeId, random_id
 from sdrs_proto.v1 import membership_pb2
 from tests.support.blob_sender import StorageCalls, intent_of
 from tests.support.cluster import DaemonProcess, storage_node
 from tests.support.map_teller import MapTeller, group_of
 from tests.support.stores import hash_of, payload
-from tests.support.waiting import wait_for
 
 NAMES = ["n1", "n2", "n3"]
 SLOTS = 2

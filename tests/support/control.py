@@ -18,9 +18,11 @@ from sdrs_core.ids import BlobId, DiskId, GroupId, JobName, NodeId, PoolName, Sa
 from sdrs_core.levels import Level
 from sdrs_storaged.config import ControllerConfig
 from sdrs_storaged.control import keys
+from sdrs_storaged.control.claims import FragmentName
 from sdrs_storaged.control.clock import Clock
-from sdrs_storaged.control.collector import Fragment, FragmentName
+from sdrs_storaged.control.collector import Fragment
 from sdrs_storaged.control.controller import Controller
+from sdrs_storaged.control.copier import HeldFragment, Pull
 from sdrs_storaged.control.meta.memory import MemoryMetaStore
 from sdrs_storaged.control.meta.store import Compare, Op, TxnResult
 from sdrs_storaged.control.receipts import Receipt
@@ -103,6 +105,13 @@ class FakeNodes:
         # Those whose process is gone: their port is closed.
         self.refusing: set[NodeId] = set()
         self.verdicts: dict[BlobId, Verdict | None] = {}
+        # What one node finds, where another finds something else.
+        self.verdicts_at: dict[tuple[NodeId, BlobId], Verdict | None] = {}
+        self.hashes: dict[tuple[NodeId, FragmentName], str] = {}
+        self.pulls: list[tuple[NodeId, BlobId, tuple[NodeId, ...]]] = []
+        self.looked_up: list[tuple[NodeId, frozenset[FragmentName]]] = []
+        self.on_pull: Callable[[NodeId, BlobId], Awaitable[None]] | None = None
+        self.on_lookup: Callable[[NodeId], Awaitable[None]] | None = None
         self.orders: list[tuple[NodeId, frozenset[FragmentName]]] = []
         self.page_size = 2
         self.on_list: Callable[[], Awaitable[None]] | None = None
@@ -110,6 +119,13 @@ class FakeNodes:
     def put(self, node_id: NodeId, blob_id: BlobId, save_id: SaveId, created_unix_ms: int) -> None:
         fragment = Fragment(blob_id, 0, save_id, created_unix_ms)
         self.fragments.setdefault(node_id, {})[(blob_id, 0)] = fragment
+
+    def take(self, node_id: NodeId, blob_id: BlobId) -> None:
+        """It is gone, and nobody was told."""
+        del self.fragments[node_id][(blob_id, 0)]
+
+    def having(self, blob_id: BlobId) -> set[NodeId]:
+        return {node_id for node_id, held in self.fragments.items() if (blob_id, 0) in held}
 
     def names(self, node_id: NodeId = NODE) -> set[FragmentName]:
         return set(self.fragments.get(node_id, {}))
@@ -127,11 +143,7 @@ class FakeNodes:
         self.orders.append((node.id, frozenset(fragments)))
         if node.id in self.broken:
             raise UnavailableError(f"node {node.id} does not answer")
-        authority = order.authority
-        seen = self.authority.get(node.id, Authority())
-        if (authority.incarnation, authority.term) < (seen.incarnation, seen.term):
-            raise StaleTermError(f"term {seen.term} was seen")
-        self.authority[node.id] = authority
+        self._obey(node.id, order)
         for name in fragments:
             self.fragments.get(node.id, {}).pop(name, None)
         return set(fragments)
@@ -139,13 +151,57 @@ class FakeNodes:
     async def is_refused(self, node: Node) -> bool:
         return node.id in self.refusing
 
+    def _obey(self, node_id: NodeId, order: Order) -> None:
+        authority = order.authority
+        seen = self.authority.get(node_id, Authority())
+        if (authority.incarnation, authority.term) < (seen.incarnation, seen.term):
+            raise StaleTermError(f"term {seen.term} was seen")
+        self.authority[node_id] = authority
+
+    async def lookup_fragments(self, node: Node, names: Sequence[FragmentName]) -> list[HeldFragment]:
+        self.looked_up.append((node.id, frozenset(names)))
+        if self.on_lookup:
+            await self.on_lookup(node.id)
+        if node.id in self.broken:
+            raise UnavailableError(f"node {node.id} does not answer")
+        return [self._held(node.id, name) for name in names if name in self.fragments.get(node.id, {})]
+
+    def _held(self, node_id: NodeId, name: FragmentName) -> HeldFragment:
+        fragment = self.fragments[node_id][name]
+        digest = self.hashes.get((node_id, name), "content")
+        return HeldFragment(*name, fragment.save_id, 10, digest, DiskId("d" * 32))
+
+    async def pull_fragment(self, node: Node, pull: Pull, sources: Sequence[Node], order: Order) -> HeldFragment:
+        name = (pull.blob.id, pull.fragment_index)
+        self.pulls.append((node.id, pull.blob.id, tuple(source.id for source in sources)))
+        if self.on_pull:
+            await self.on_pull(node.id, pull.blob.id)
+        if node.id in self.broken:
+            raise UnavailableError(f"node {node.id} does not answer")
+        self._obey(node.id, order)
+        held = self.fragments.setdefault(node.id, {})
+        if name not in held or self._held(node.id, name).hash != pull.hash:
+            good = [
+                source.id
+                for source in sources
+                if source.id not in self.broken
+                and name in self.fragments.get(source.id, {})
+                and self._held(source.id, name).hash == pull.hash
+            ]
+            if not good:
+                raise UnavailableError(f"no source has blob {pull.blob.id}")
+            held[name] = self.fragments[good[0]][name]
+            self.hashes[(node.id, name)] = pull.hash
+        return self._held(node.id, name)
+
     async def verify_fragment(
         self, node: Node, blob_id: BlobId, index: int, expected_hash: str
     ) -> AsyncIterator[FragmentCheck]:
         yield FragmentCheck(0, None, "")
         if node.id in self.broken:
             raise UnavailableError(f"node {node.id} does not answer")
-        if (verdict := self.verdicts.get(blob_id, Verdict.OK)) is not None:
+        verdict = self.verdicts_at.get((node.id, blob_id), self.verdicts.get(blob_id, Verdict.OK))
+        if verdict is not None:
             yield FragmentCheck(1, verdict, "as the test says")
 
 
@@ -167,6 +223,7 @@ class Harness:
         )
     )
     current: Controller | None = None
+    # Nodes that are not heard, until they are taken out again.
     silent: set[NodeId] = field(default_factory=set)
 
     @property

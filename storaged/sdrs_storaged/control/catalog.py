@@ -105,6 +105,24 @@ class Catalog:
             return edited
         raise UnavailableError(f'step {step} of job "{job}" is changed by others all the time: try again')
 
+    async def amend(self, key: str, save_id: SaveId, edit: Callable[[Save], Save]) -> Save | None:
+        """As ``change``, of one generation wherever it stands in its step's order; None if it is not there any more."""
+        for _ in range(MAX_TRIES):
+            stored = await self._records.get(key, Save)
+            if stored is None or stored.value.save_id != save_id or not stored.value.state.is_readable:
+                return None
+            edited = edit(stored.value)
+            if edited == stored.value:
+                return edited
+            try:
+                with self._doubted(key, stored.value, save_id):
+                    await self._records.commit([stored.unchanged()], [put(key, edited)])
+            except ConflictError:
+                continue
+            self._tally.change(stored.value, edited)
+            return edited
+        raise UnavailableError(f"save {save_id} is changed by others all the time: try again")
+
     async def hold(self, job: JobName, step: int, *, held: bool) -> Save:
         return await self.change(job, step, lambda save: replace(save, held=held))
 

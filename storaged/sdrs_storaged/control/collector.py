@@ -9,18 +9,19 @@ scans of their node.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from sdrs_core.checkpoints import Save, SaveState, Shard
+from sdrs_core.checkpoints import Blob, Holder, Save, SaveState, Shard
 from sdrs_core.cluster import Node, NodeState, Order
-from sdrs_core.errors import SdrsError, StaleTermError
+from sdrs_core.errors import NotFoundError, SdrsError, StaleTermError
 from sdrs_core.ids import BlobId, JobName, NodeId, SaveId
 from sdrs_core.retention import decide_retention
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
+from sdrs_storaged.control.claims import Claims, FragmentName
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.members import Members
@@ -36,7 +37,7 @@ _MAX_SUSPECTS_PER_NODE = 100_000  # I10; the rest waits for the next scan
 _DROP_BATCH = 500
 _MAX_LAG_SECONDS = 1.0
 
-FragmentName = tuple[BlobId, int]
+StillFree = Callable[[Sequence[FragmentName]], Awaitable[list[FragmentName]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Collector:
         catalog: Catalog,
         rounds: Rounds,
         nodes: NodeCommands,
+        claims: Claims,
         clock: Clock,
         *,
         grace_seconds: float,
@@ -78,12 +80,13 @@ class Collector:
         self._catalog = catalog
         self._rounds = rounds
         self._nodes = nodes
+        self._claims = claims
         self._clock = clock
         self._grace_ms = grace_seconds * 1000
         self._interval_seconds = interval_seconds
         self._scan_interval_seconds = scan_interval_seconds
         self._scanned_seconds = -scan_interval_seconds
-        self._suspects: dict[NodeId, set[FragmentName]] = {}
+        self._suspects: dict[NodeId, dict[FragmentName, SaveId]] = {}
         # Within one collection: a node that failed an order is not waited for again and again.
         self._unreachable: set[NodeId] = set()
         self.dropped_total = 0
@@ -195,13 +198,22 @@ class Collector:
             for node_id, name in _fragments_of(stored.value):
                 names.setdefault(node_id, []).append(name)
         dropped = {(node_id, name) for node_id in names for name in await self._drop(node_id, names[node_id])}
-        gone = [stored for stored in shards if dropped.issuperset(_fragments_of(stored.value))]
-        if gone:
-            await self._records.commit([stored.unchanged() for stored in gone], [Delete(stored.key) for stored in gone])
-        return len(gone) == len(shards)
+        # What is confirmed is forgotten, so that a node which is down for long has nobody else asked again and again.
+        left = [(stored, _without(stored.value, dropped)) for stored in shards]
+        changed = [(stored, after) for stored, after in left if after != stored.value]
+        writes_left = [
+            put(stored.key, after) if any(_fragments_of(after)) else Delete(stored.key) for stored, after in changed
+        ]
+        if changed:
+            await self._records.commit([stored.unchanged() for stored, _ in changed], writes_left)
+        return not any(any(_fragments_of(after)) for _, after in left)
 
-    async def _drop(self, node_id: NodeId, fragments: Sequence[FragmentName]) -> set[FragmentName]:
-        """Those that the node confirmed; none if it cannot be asked now."""
+    async def _drop(
+        self, node_id: NodeId, fragments: Sequence[FragmentName], still: StillFree | None = None
+    ) -> set[FragmentName]:
+        """Those that the node confirmed; none if it cannot be asked now. ``still``: which of them may go, asked once
+        nobody else can work on them.
+        """
         node = self._members.node(node_id)
         dropped: set[FragmentName] = set()
         if node.state is not NodeState.UP or node_id in self._unreachable:
@@ -209,9 +221,13 @@ class Collector:
         for start in range(0, len(fragments), _DROP_BATCH):
             # A node may not have heard of a newer controller yet (P14), or of why this one is frozen (P18).
             await self._records.check_leading()
-            batch = fragments[start : start + _DROP_BATCH]
             try:
-                dropped |= await self._nodes.drop_fragments(node, batch, await self._members.order(node_id))
+                with self._claims.take(node_id, fragments[start : start + _DROP_BATCH]) as batch:
+                    if still:
+                        batch = await still(batch)
+                    if batch:
+                        order = await self._members.order(node_id)
+                        dropped |= await self._nodes.drop_fragments(node, batch, order)
             except SdrsError as error:
                 log.warning("drop_failed", node=node.id, why=error.message)
                 self._unreachable.add(node_id)
@@ -223,12 +239,12 @@ class Collector:
 
     async def _scan_for_orphans(self, node: Node) -> None:
         """Drop what two complete scans in a row found named by nothing, and older than the grace period."""
-        suspects: set[FragmentName] = set()
+        suspects: dict[FragmentName, SaveId] = {}
         after = ""
         try:
             while True:
                 fragments, after = await self._nodes.list_fragments(node, after)
-                suspects.update(await self._unreferenced(fragments))
+                suspects |= await self._unreferenced(node.id, self._old_and_ended(fragments))
                 if not after or len(suspects) > _MAX_SUSPECTS_PER_NODE:
                     break
         except SdrsError as error:
@@ -236,25 +252,53 @@ class Collector:
             self._suspects.pop(node.id, None)
             log.warning("scan_incomplete", node=node.id, why=error.message)
             return
-        orphans = sorted(suspects & self._suspects.get(node.id, set()))
+        orphans = sorted(suspects.keys() & self._suspects.get(node.id, {}).keys())
         self._suspects[node.id] = suspects
+
+        async def still_orphans(names: Sequence[FragmentName]) -> list[FragmentName]:
+            # Repair may have put one on record since: it then was no orphan, but a copy that need not be made.
+            unreferenced = await self._unreferenced(node.id, {name: suspects[name] for name in names})
+            return [name for name in names if name in unreferenced]
+
         if orphans:
-            dropped = await self._drop(node.id, orphans)
+            dropped = await self._drop(node.id, orphans, still_orphans)
             log.info("orphans_dropped", node=node.id, fragment_count=len(dropped))
 
-    async def _unreferenced(self, fragments: Sequence[Fragment]) -> set[FragmentName]:
+    def _old_and_ended(self, fragments: Sequence[Fragment]) -> dict[FragmentName, SaveId]:
         old_before_ms = self._clock.unix_ms() - self._grace_ms
-        by_save: dict[SaveId, set[FragmentName]] = {}
-        for fragment in fragments:
+        return {
+            (fragment.blob_id, fragment.index): fragment.save_id
+            for fragment in fragments
             # A pending save refers to all that was written for it (P13); once it has ended that can never change back.
-            if fragment.created_unix_ms <= old_before_ms and self._commits.get(fragment.save_id) is None:
-                by_save.setdefault(fragment.save_id, set()).add((fragment.blob_id, fragment.index))
-        unreferenced: set[FragmentName] = set()
-        for save_id, names in by_save.items():
+            if fragment.created_unix_ms <= old_before_ms and self._commits.get(fragment.save_id) is None
+        }
+
+    async def _unreferenced(self, node_id: NodeId, fragments: dict[FragmentName, SaveId]) -> dict[FragmentName, SaveId]:
+        """Those of the node's fragments that no record names as its own."""
+        unreferenced = dict(fragments)
+        by_blob: dict[BlobId, set[FragmentName]] = {}
+        for name in fragments:
+            by_blob.setdefault(name[0], set()).add(name)
+        for save_id in set(fragments.values()):
             async for shard in self._records.all(keys.shards(save_id), Shard):
-                names -= {(blob.id, holder.fragment_index) for blob in shard.value.blobs for holder in blob.holders}
-            unreferenced |= names
+                for blob in shard.value.blobs:
+                    names = by_blob.get(blob.id, set())
+                    mine = {(blob.id, h.fragment_index) for h in blob.holders if h.node_id == node_id}
+                    # I7: while nobody on record can be read, a copy that is on none may be the only one left.
+                    spared = mine if names <= mine or self._is_readable(blob) else names
+                    for name in spared & names:
+                        unreferenced.pop(name, None)
         return unreferenced
+
+    def _is_readable(self, blob: Blob) -> bool:
+        return any(not holder.dropping and self._has_disk(holder) for holder in blob.holders)
+
+    def _has_disk(self, holder: Holder) -> bool:
+        try:
+            node = self._members.node(holder.node_id)
+        except NotFoundError:
+            return False
+        return node.state is NodeState.UP and holder.disk_id in {disk.id for disk in node.disks}
 
 
 @contextmanager
@@ -270,6 +314,14 @@ def _set_apart(save: Save) -> Iterator[None]:
 
 def _dropping(shard: Shard) -> Shard:
     blobs = (replace(blob, holders=tuple(replace(h, dropping=True) for h in blob.holders)) for blob in shard.blobs)
+    return replace(shard, blobs=tuple(blobs))
+
+
+def _without(shard: Shard, dropped: Set[tuple[NodeId, FragmentName]]) -> Shard:
+    blobs = (
+        replace(blob, holders=tuple(h for h in blob.holders if (h.node_id, (blob.id, h.fragment_index)) not in dropped))
+        for blob in shard.blobs
+    )
     return replace(shard, blobs=tuple(blobs))
 
 

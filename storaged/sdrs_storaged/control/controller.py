@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Protocol
 
 from sdrs_core.attempts import Job
@@ -13,40 +12,32 @@ from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.cluster_map import ClusterMap
-from sdrs_storaged.control.collector import Collector, NodeCommands
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.detector import Detector, Probe
 from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.export import check_sealed
 from sdrs_storaged.control.failover import Failover
 from sdrs_storaged.control.groups import Groups
+from sdrs_storaged.control.loops import run_until_one_fails
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import MetaStore, Term
 from sdrs_storaged.control.moves import Moves
 from sdrs_storaged.control.pools import Pools
 from sdrs_storaged.control.receipts import Receipts
-from sdrs_storaged.control.records import Records, Stored
+from sdrs_storaged.control.records import Records
 from sdrs_storaged.control.replacement import undo_interrupted
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.saves import Saves
 from sdrs_storaged.control.tables import ClusterRecord, Tables, found_cluster
 from sdrs_storaged.control.tally import Tally
-from sdrs_storaged.control.verifier import FragmentVerifier, Verifier
+from sdrs_storaged.control.upkeep import FragmentCalls, Upkeep
 from sdrs_storaged.logs import get_log
 
 log = get_log("controller")
 
 
-class NodeCalls(NodeCommands, FragmentVerifier, Probe, Protocol):
+class NodeCalls(FragmentCalls, Probe, Protocol):
     """All that a controller asks of nodes."""
-
-
-async def _none_lost(pool: str) -> list[Stored[Save]]:
-    return []
-
-
-async def _give_up_none(saves: list[Stored[Save]], why: str) -> list[Save]:
-    return []
 
 
 class Controller:
@@ -76,19 +67,21 @@ class Controller:
         self.saves = Saves(records, self.members, clock, self.tally, self.commits)
         self.rounds = Rounds(records, self.saves, self.commits, clock)
         self.catalog = Catalog(records, clock, self.tally, unpinned=self.rounds.unpinned)
-        self.verifier = Verifier(self.catalog, self.members, nodes)
-        self.collector = Collector(
+        upkeep = Upkeep(
             records,
             self.members,
+            self.detector,
             self.commits,
             self.catalog,
             self.rounds,
             nodes,
             clock,
-            grace_seconds=config.grace_seconds,
-            interval_seconds=config.collect_interval_seconds,
-            scan_interval_seconds=config.scan_interval_seconds,
+            config,
+            self.events.record,
         )
+        self.verifier, self.repairer = upkeep.verifier, upkeep.repairer
+        self.collector, self.losses = upkeep.collector, upkeep.losses
+        self.commits.on_degraded = self.repairer.poke
         self.failover = Failover(
             records,
             self.members,
@@ -100,7 +93,7 @@ class Controller:
             suspect_after_seconds=config.suspect_after_seconds,
             settle_seconds=config.settle_seconds,
             on_lag=self.commits.renew_all,
-            on_change=lambda: None,
+            on_change=self.repairer.poke,
         )
         self.moves = Moves(
             records,
@@ -109,8 +102,8 @@ class Controller:
             self.groups,
             self.commits,
             self.events,
-            find_lost=_none_lost,
-            give_up=_give_up_none,
+            find_lost=self.losses.unavailable,
+            give_up=self.losses.give_up,
             wake=self.failover.wake,
         )
 
@@ -134,9 +127,7 @@ class Controller:
 
     async def run(self) -> None:
         """All that goes on by itself, until it is cancelled or the term is over."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.failover.run())
-            tasks.create_task(self.collector.run())
+        await run_until_one_fails(self.failover.run(), self.repairer.run(), self.collector.run())
 
     async def jobs(self, *, after: str, limit: int) -> tuple[list[Job], bool]:
         found, more = await self.records.page(keys.JOBS, Job, after=after, limit=limit)
@@ -164,6 +155,10 @@ class Controller:
                 elif disk.state is DiskState.FAILED:
                     found.append(f"disk {disk.path} of node {node.id} failed: {disk.detail}")
         found += [group.problem for group in self.members.with_problems(self.members.groups()) if group.problem]
+        found += [
+            f"checkpoint {save.title} has no live copy of some blob: it comes back with its nodes"
+            for save in self.repairer.unavailable.values()
+        ]
         found += [
             f"checkpoint {save.title} is damaged: {save.damage}; restores pass it over, and "
             f'"sdrs ckpt delete {save.job} {save.step}" gives it up'

@@ -17,9 +17,9 @@ from sdrs_core.errors import UnavailableError
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.archive import CHUNK_BYTES, Encoder, Header, Record, is_content
 from sdrs_storaged.control.clock import Clock
-from sdrs_storaged.control.members import ClusterRecord
 from sdrs_storaged.control.meta.store import CompactedError, EventKind
 from sdrs_storaged.control.records import PAGE_ENTRIES, ConflictError, Records, Seal, put
+from sdrs_storaged.control.tables import ClusterRecord
 from sdrs_storaged.logs import get_log
 
 log = get_log("export")

@@ -10,10 +10,10 @@ from sdrs_core.errors import CorruptDataError, FullError
 from sdrs_core.ids import ClusterId, random_id
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.archive import Decoder, Summary
-from sdrs_storaged.control.members import ClusterRecord
 from sdrs_storaged.control.records import parse
 from sdrs_storaged.control.replacement import Replacement
 from sdrs_storaged.control.staging import Staging
+from sdrs_storaged.control.tables import ClusterRecord
 
 # Beyond what any MetaStore holds.
 MAX_ARCHIVE_BYTES = 16 << 30

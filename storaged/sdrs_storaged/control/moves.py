@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from sdrs_core.checkpoints import Save
 from sdrs_core.cluster import Group, Pool
 from sdrs_core.errors import RefusedError
 from sdrs_core.failover import Liveness, View
-from sdrs_core.ids import GroupId, NodeId
+from sdrs_core.ids import GroupId, NodeId, PoolName
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.groups import Groups
@@ -22,8 +22,8 @@ from sdrs_storaged.logs import get_log
 log = get_log("moves")
 
 # (pool) -> its readable saves that have a blob without a live holder; RefusedError if that cannot be told now.
-FindLost = Callable[[str], Awaitable[list[Stored[Save]]]]
-GiveUp = Callable[[list[Stored[Save]], str], Awaitable[list[Save]]]
+FindLost = Callable[[PoolName], Awaitable[list[Stored[Save]]]]
+GiveUp = Callable[[Sequence[Stored[Save]], str], Awaitable[list[Save]]]
 
 
 class Moves:

@@ -19,11 +19,11 @@ from sdrs_storaged.control.archive import CHUNK_BYTES
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.evidence import Evidence
 from sdrs_storaged.control.imports import stage
-from sdrs_storaged.control.members import ClusterRecord, NodeRecord
 from sdrs_storaged.control.reconcile import Problems, Reconciler
 from sdrs_storaged.control.records import parse, put
 from sdrs_storaged.control.replacement import Replacement
 from sdrs_storaged.control.staging import Staging
+from sdrs_storaged.control.tables import ClusterRecord, NodeRecord
 from sdrs_storaged.control.witnesses import Testimony, Witnesses
 
 _MAX_NODES = 10_000
@@ -82,8 +82,8 @@ class _Rebuild:
     async def carry_out(self, addresses: Sequence[str]) -> Step:
         if not 1 <= len(addresses) <= _MAX_NODES:
             raise InvalidArgumentError(
-                f"name 1 to {_MAX_NODES} storage nodes to rebuild from, not {len(addresses)}: all those of the cluster, "
-                "as host:port"
+                f"name 1 to {_MAX_NODES} storage nodes to rebuild from, not {len(addresses)}: all those of the "
+                "cluster, as host:port"
             )
         await self._replacement.check_empty()
         heard = await self._ask(addresses)

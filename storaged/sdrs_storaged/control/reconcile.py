@@ -22,9 +22,9 @@ from sdrs_core.ids import JobName, NodeId, PoolName, SaveId, check_name, random_
 from sdrs_core.levels import Level
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.evidence import Evidence, Row, assemble
-from sdrs_storaged.control.members import Layout, PoolRecord
 from sdrs_storaged.control.records import parse, put
 from sdrs_storaged.control.staging import Staging
+from sdrs_storaged.control.tables import Layout, PoolRecord
 
 MAX_PROBLEMS = 200
 _REBUILT = "catalog rebuilt from fragments"

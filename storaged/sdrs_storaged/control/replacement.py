@@ -17,10 +17,10 @@ from sdrs_core.errors import CorruptDataError, InternalError, RefusedError, Stal
 from sdrs_core.ids import random_id
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.archive import is_content
-from sdrs_storaged.control.members import ClusterRecord
 from sdrs_storaged.control.meta.store import ELECTION_PREFIX, Compare, Delete, Op, Put
 from sdrs_storaged.control.records import MAX_TXN_RECORDS, Records, batched, put
 from sdrs_storaged.control.staging import Staging
+from sdrs_storaged.control.tables import ClusterRecord
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 

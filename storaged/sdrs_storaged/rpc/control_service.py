@@ -12,11 +12,13 @@ from sdrs_proto.limits import MAX_WAIT_MS
 from sdrs_proto.v1 import cluster_pb2
 from sdrs_proto.v1 import control_pb2 as pb
 from sdrs_storaged.control import keys
+from sdrs_storaged.control.archives import Archives
 from sdrs_storaged.control.controller import Controller
 from sdrs_storaged.control.rounds import Outcome
 from sdrs_storaged.control.saves import SaveRequest
 from sdrs_storaged.control.verifier import Progress
 from sdrs_storaged.rpc.edge import page_size
+from sdrs_storaged.rpc.meta_service import MetaService
 from sdrs_storaged.rpc.operations_service import OperationsService
 from sdrs_storaged.version import VERSION
 
@@ -27,9 +29,10 @@ _OUTCOMES = {
 }
 
 
-class ControlService(OperationsService):
-    def __init__(self, controller: Controller, metrics_endpoint: Callable[[], str]) -> None:
-        super().__init__(controller)
+class ControlService(OperationsService, MetaService):
+    def __init__(self, controller: Controller, archives: Archives, metrics_endpoint: Callable[[], str]) -> None:
+        OperationsService.__init__(self, controller)
+        MetaService.__init__(self, archives.exporter, archives.importer, archives.rebuilder)
         self._pools = controller.pools
         self._saves = controller.saves
         self._catalog = controller.catalog
@@ -53,6 +56,20 @@ class ControlService(OperationsService):
             metrics_endpoint=self._metrics_endpoint(),
             paused_because=self._members.paused_because(),
             degraded_group_count=sum(bool(group.problem) for group in self._problems()),
+            degraded_blob_count=controller.repairer.totals.degraded_blobs,
+            unavailable_count=len(controller.repairer.unavailable),
+            repair=self._repair_progress(),
+            store=controller.config.store,
+        )
+
+    def _repair_progress(self) -> pb.RepairProgress:
+        totals = self._controller.repairer.totals
+        return pb.RepairProgress(
+            waiting_blobs=totals.waiting_blobs,
+            waiting_bytes=totals.waiting_bytes,
+            done_blobs=totals.done_blobs,
+            done_bytes=totals.done_bytes,
+            failed_blobs=totals.failed_blobs,
         )
 
     def _problems(self) -> list[Group]:
@@ -217,7 +234,12 @@ class ControlService(OperationsService):
 
     async def report_damage(self, request: pb.ReportDamageRequest) -> pb.ReportDamageResponse:
         save = await self._controller.verifier.check_reported(
-            JobName(request.job), request.step, SaveId(request.save_id), request.rank, BlobId(request.blob_id)
+            JobName(request.job),
+            request.step,
+            SaveId(request.save_id),
+            request.rank,
+            BlobId(request.blob_id),
+            request.node_id,
         )
         return pb.ReportDamageResponse(checkpoint=convert.save_to(save))
 

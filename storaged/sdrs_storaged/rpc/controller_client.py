@@ -68,15 +68,13 @@ class ControllerClient:
                 log.warning("controller_not_found", controller=self._address, why=error.message)
                 await self._try_next(time.monotonic() - started)
 
-    async def run(
-        self, describe: Callable[[], Node], disks: Callable[[], Sequence[Disk]], linked: asyncio.Event
-    ) -> None:
+    async def run(self, node: Node, disks: Callable[[], Sequence[Disk]], linked: asyncio.Event) -> None:
         """Stay linked for good: register, then beat until the stream breaks, and again."""
         last_linked = time.monotonic()
         while True:
             is_linked = False
             try:
-                interval_seconds = await self._register(describe())
+                interval_seconds = await self._register(node)
                 log.info("linked", controller=self._address)
                 linked.set()
                 is_linked = True

@@ -6,20 +6,24 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from sdrs_core.cluster import Node, Order
-from sdrs_core.ids import BlobId, SaveId, random_id
+from sdrs_core.ids import BlobId, DiskId, SaveId, random_id
 from sdrs_proto import convert
 from sdrs_proto.limits import MAX_PAGE_SIZE
 from sdrs_proto.services import STORAGE, Stub
 from sdrs_proto.signing import signature
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.config import split_address
-from sdrs_storaged.control.collector import Fragment, FragmentName
+from sdrs_storaged.control.claims import FragmentName
+from sdrs_storaged.control.collector import Fragment
+from sdrs_storaged.control.copier import HeldFragment, Pull
 from sdrs_storaged.control.verifier import FragmentCheck
 from sdrs_storaged.rpc.channels import Channels, call, stream
 
 _LONG_SECONDS = 60.0
 _PROBE_SECONDS = 0.5
 _VERIFY_SECONDS = 6 * 3600.0
+# A copy slower than this is given up, and tried again from elsewhere.
+_SLOWEST_PULL_BYTES_PER_SECOND = 5_000_000
 
 
 class NodeClient:
@@ -39,11 +43,44 @@ class NodeClient:
         request = pb.DropFragmentsRequest(
             request_id=random_id(),
             authority=convert.authority_to(order.authority),
-            fragments=[pb.FragmentName(blob_id=blob_id, fragment_index=index) for blob_id, index in fragments],
+            fragments=_names_to(fragments),
         )
         request.signature = signature(order.secret, request)
         response = await call(self._stub(node).drop_fragments, request, f"node {node.id}", _LONG_SECONDS)
         return {(BlobId(name.blob_id), name.fragment_index) for name in response.dropped}
+
+    async def lookup_fragments(self, node: Node, names: Sequence[FragmentName]) -> list[HeldFragment]:
+        request = pb.LookupFragmentsRequest(fragments=_names_to(names))
+        response = await call(self._stub(node).lookup_fragments, request, f"node {node.id}", _LONG_SECONDS)
+        return [_held_from(held) for held in response.held]
+
+    async def pull_fragment(self, node: Node, pull: Pull, sources: Sequence[Node], order: Order) -> HeldFragment:
+        save, blob = pull.save, pull.blob
+        request = pb.PullFragmentRequest(
+            request_id=random_id(),
+            authority=convert.authority_to(order.authority),
+            intent=pb.WriteIntent(
+                save_id=save.save_id,
+                blob_id=blob.id,
+                ordinal=blob.ordinal,
+                size_bytes=blob.size_bytes,
+                job=save.job,
+                step=save.step,
+                attempt=save.attempt,
+                rank=pull.shard.rank,
+                world_size=save.world_size,
+                kind=convert.kind_to(pull.shard.kind),
+                blob_count=len(pull.shard.blobs),
+                pool=save.pool,
+            ),
+            fragment_index=pull.fragment_index,
+            hash=pull.hash,
+            sources=[convert.node_to(source) for source in sources],
+        )
+        request.signature = signature(order.secret, request)
+        timeout_seconds = _LONG_SECONDS + blob.size_bytes / _SLOWEST_PULL_BYTES_PER_SECOND
+        response = await call(self._stub(node).pull_fragment, request, f"node {node.id}", timeout_seconds)
+        return _held_from(response.held)
 
     async def verify_fragment(
         self, node: Node, blob_id: BlobId, index: int, expected_hash: str
@@ -66,3 +103,18 @@ class NodeClient:
 
     def _stub(self, node: Node) -> Stub:
         return self._channels.stub(node.endpoints.grpc, STORAGE)
+
+
+def _names_to(names: Sequence[FragmentName]) -> list[pb.FragmentName]:
+    return [pb.FragmentName(blob_id=blob_id, fragment_index=index) for blob_id, index in names]
+
+
+def _held_from(message: pb.HeldFragment) -> HeldFragment:
+    return HeldFragment(
+        blob_id=BlobId(message.blob_id),
+        fragment_index=message.fragment_index,
+        save_id=SaveId(message.save_id),
+        size_bytes=message.size_bytes,
+        hash=message.hash,
+        disk_id=DiskId(message.disk_id),
+    )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from sdrs_core.cluster import Node
-from sdrs_core.errors import ProtocolError
+from sdrs_core.errors import ProtocolError, UnavailableError
 from sdrs_proto import convert
 from sdrs_proto.limits import STALL_SECONDS
 from sdrs_proto.v1 import storage_pb2 as pb
@@ -15,7 +15,7 @@ from sdrs_storaged.node.snapshots import SnapshotShelf, SnapshotWriter
 
 
 class SnapshotService:
-    def __init__(self, shelf: SnapshotShelf, identity: Identity, describe: Callable[[], Node]) -> None:
+    def __init__(self, shelf: SnapshotShelf, identity: Identity, describe: Callable[[], Node | None]) -> None:
         self._shelf = shelf
         self._identity = identity
         self._describe = describe
@@ -44,11 +44,14 @@ class SnapshotService:
         await asyncio.to_thread(writer.finish)
 
     async def list_snapshots(self, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
+        node = self._describe()
+        if node is None:
+            raise UnavailableError("the node is still starting: try again in a moment")
         found = await asyncio.to_thread(self._shelf.snapshots)
         return pb.ListSnapshotsResponse(
             snapshots=[convert.snapshot_id_to(snapshot) for snapshot in found],
             cluster_id=self._identity.cluster_id,
-            node=convert.node_to(self._describe()),
+            node=convert.node_to(node),
             authority=convert.authority_to(self._identity.authority),
         )
 
