@@ -57,7 +57,8 @@ class Controller:
         self.saves = Saves(records, members, clock, self.tally, self.commits)
         self.rounds = Rounds(records, self.saves, self.commits, clock)
         self.catalog = Catalog(records, clock, self.tally, unpinned=self.rounds.unpinned)
-        claims, holders = Claims(), HolderRecords(records)
+        self.claims = Claims()
+        holders = HolderRecords(records)
         self.verifier = Verifier(self.catalog, members, holders, nodes, poke_repair=lambda: self.repairer.poke())
         stocks = Stocks(members, liveness=self._liveness, down_for_seconds=self._down_for_seconds)
         roll_call = RollCall(records, members, self.catalog, holders, nodes)
@@ -65,10 +66,10 @@ class Controller:
         self.repairer = Repairer(
             records,
             Surveyor(
-                records, members, self.catalog, stocks, roll_call, claims, patience=patience, limit=MAX_REPAIR_JOBS
+                records, members, self.catalog, stocks, roll_call, self.claims, patience=patience, limit=MAX_REPAIR_JOBS
             ),
             roll_call,
-            Copier(records, members, holders, nodes, claims),
+            Copier(records, members, holders, nodes, self.claims),
             clock,
             record_event=self._record_event,
             inspect=self.verifier.inspect,
@@ -83,7 +84,7 @@ class Controller:
             self.catalog,
             self.rounds,
             nodes,
-            claims,
+            self.claims,
             clock,
             grace_seconds=config.grace_seconds,
             interval_seconds=config.collect_interval_seconds,
