@@ -255,6 +255,7 @@ class Harness:
     async def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self.beat()
+        await self.controller.failover.pass_once()
 
     async def collect(self, times: int = 1) -> None:
         for _ in range(times):

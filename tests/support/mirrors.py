@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from sdrs_core.checkpoints import Blob, Holder, Save, Shard
 from sdrs_core.cluster import Pool
-from sdrs_core.errors import AlreadyExistsError
 from sdrs_core.ids import DiskId, NodeId, PoolName
 from sdrs_core.levels import Level
 from sdrs_storaged.control import keys
@@ -19,19 +18,13 @@ FAST = PoolName("fast")
 DISK = DiskId("d" * 32)
 
 
-async def started_with_mirrors(node_ids: tuple[NodeId, ...] = (A, B, C, D), mirrors: int = 2) -> Harness:
-    harness = Harness(node_ids=node_ids)
+async def started_with_mirrors(
+    node_ids: tuple[NodeId, ...] = (A, B, C, D), *, mirrors: int = 2, kind: type[Harness] = Harness
+) -> Harness:
+    harness = kind(node_ids=node_ids)
     await harness.start()
-    await add_pool(harness, mirrors)
+    await harness.controller.pools.create(Pool(FAST, Level.L2, mirrors=mirrors), request_id="fast")
     return harness
-
-
-async def add_pool(harness: Harness, mirrors: int) -> None:
-    pool = Pool(FAST, Level.L2, mirrors=mirrors)
-    try:
-        await harness.controller.pools.create(pool, request_id="fast")
-    except AlreadyExistsError:
-        return
 
 
 async def mirrored(

@@ -80,7 +80,7 @@ class Controller:
             self.events.record,
         )
         self.verifier, self.repairer = upkeep.verifier, upkeep.repairer
-        self.collector, self.losses = upkeep.collector, upkeep.losses
+        self.collector, self.losses, self.claims = upkeep.collector, upkeep.losses, upkeep.claims
         self.commits.on_degraded = self.repairer.poke
         self.failover = Failover(
             records,

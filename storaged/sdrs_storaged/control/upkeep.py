@@ -45,7 +45,8 @@ class Upkeep:
         config: ControllerConfig,
         record_event: RecordEvent,
     ) -> None:
-        claims, holders = Claims(), HolderRecords(records)
+        self.claims = claims = Claims()
+        holders = HolderRecords(records)
         self.verifier = Verifier(catalog, members, holders, nodes, poke_repair=lambda: self.repairer.poke())
         stocks = Stocks(members, liveness=detector.liveness, down_for_seconds=detector.down_for_seconds)
         roll_call = RollCall(records, members, catalog, holders, nodes)
