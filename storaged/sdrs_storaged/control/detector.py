@@ -178,7 +178,10 @@ class Detector:
         return self._clock.monotonic_seconds() - sign
 
     def down_for_seconds(self, node_id: NodeId) -> float | None:
-        return self.state_seconds(node_id) if self.liveness(node_id) is Liveness.DOWN else None
+        """Since its last sign of life, for a node that is down."""
+        if self.liveness(node_id) is not Liveness.DOWN:
+            return None
+        return max(self.trouble_seconds(node_id), self.state_seconds(node_id))
 
     def is_flapping(self, node_id: NodeId) -> bool:
         verdict = self._verdicts.get(node_id)
