@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from typing import TypeVar
 
 from sdrs_proto.v1.storage_pb2 import DropFragmentsRequest, PullFragmentRequest
 
-SignedRequest = DropFragmentsRequest | PullFragmentRequest
+R = TypeVar("R", DropFragmentsRequest, PullFragmentRequest)
 
 
 def shared_secret(node_key: str) -> str:
@@ -15,10 +16,10 @@ def shared_secret(node_key: str) -> str:
     return hashlib.sha256(node_key.encode()).hexdigest()
 
 
-def signature(secret: str, request: SignedRequest) -> bytes:
+def signature(secret: str, request: R) -> bytes:
     """Over the kind of ``request`` and all of it but its signature."""
     unsigned = type(request)()
-    unsigned.MergeFrom(request)
+    unsigned.CopyFrom(request)
     unsigned.ClearField("signature")
     # With its name: the bytes of one kind of order may read as another kind.
     signed = request.DESCRIPTOR.full_name.encode() + b"\0" + unsigned.SerializeToString(deterministic=True)
