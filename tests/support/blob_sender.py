@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -94,6 +94,13 @@ class BlobSender:
     def finish(self) -> pb.StoredBlob:
         summary = pb.BlobSummary(size_bytes=len(self._data), hash=hash_of(self._data))
         self._connection.sendall(channel.end_of_blocks(summary))
+        return channel.receive_answer(self._connection, pb.StoredBlob)
+
+    def send_rest(self) -> pb.StoredBlob:
+        """All that is left, to a node that may refuse it in the middle: its answer is what counts."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.send_blocks()
+            return self.finish()
         return channel.receive_answer(self._connection, pb.StoredBlob)
 
 

@@ -10,11 +10,13 @@ import asyncio
 import select
 import socket
 import threading
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
+
+from google.protobuf.message import Message
 
 from sdrs_core.checksums import Buffer
 from sdrs_core.cluster import Group, Node
@@ -30,8 +32,6 @@ from sdrs_storaged.rpc.blobs import write_intent_to
 from sdrs_storaged.rpc.channels import Channels, call
 
 _EXPLANATION_SECONDS = 1.0
-
-T = TypeVar("T")
 
 
 class CopyChannel:
@@ -134,25 +134,27 @@ class Peers:
     def open_copy(self, node: Node, intent: WriteIntent) -> CopyChannel | None:
         """None: the member has the blob already (P11)."""
         request = pb.OpenWriteRequest(request_id=random_id(), intent=_relayed(intent))
-        opening = call(self._stub(node).open_write, request, _title(node), self._slow_seconds)
-        opened = self._ask(opening, self._slow_seconds)
+        opened = self._ask(node, "open_write", request)
         if opened.already_stored:
             return None
         return CopyChannel(open_channel(node, opened.ticket), _title(node), self._slow_seconds)
 
     def open_source(self, node: Node, request: pb.OpenReadRequest) -> socket.socket:
         """A connection over which the node sends its summary, then the bytes."""
-        opened = self._ask(
-            call(self._stub(node).open_read, request, _title(node), self._slow_seconds), self._slow_seconds
-        )
+        opened = self._ask(node, "open_read", request)
         connection = open_channel(node, opened.ticket)
         connection.settimeout(self._slow_seconds)
         return connection
 
-    def _ask(self, asking: Coroutine[Any, Any, T], timeout_seconds: float) -> T:
-        future = asyncio.run_coroutine_threadsafe(asking, self._loop)
+    def _ask(self, node: Node, method: str, request: Message) -> Any:
+        """A call from a thread; it is made on the event loop, where its channel lives."""
+
+        async def ask() -> Any:
+            return await call(getattr(self._stub(node), method), request, _title(node), self._slow_seconds)
+
+        future = asyncio.run_coroutine_threadsafe(ask(), self._loop)
         try:
-            return future.result(timeout_seconds + CONNECT_SECONDS)
+            return future.result(self._slow_seconds + CONNECT_SECONDS)
         except SdrsError:
             raise
         except (TimeoutError, CancelledError) as error:
