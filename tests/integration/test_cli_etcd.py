@@ -1,8 +1,7 @@
-"""``sdrs up --etcd``: three etcds and two controllers on one machine, and a cluster moved there."""
+"""``sdrs up --etcd``: a cluster is moved to three etcds and two controllers, and outlives one of each."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from sdrs.cli.local_processes import find_etcd
 from tests.support.machine import Machine, own_machine
+from tests.support.program import Program
 
 pytestmark = pytest.mark.skipif(find_etcd() is None, reason="there is no etcd here")
 
@@ -32,49 +32,39 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_cluster_on_etcd_outlives_a_controller_and_an_etcd(machine: Machine, folder: Path, tmp_path: Path) -> None:
-    up = machine.json("up", "--etcd", "--nodes", "2", "--port", "0")
-    assert up["started"] == [*ETCDS, *CONTROLLERS, "node-1", "node-2"]
-    assert (up["store"], up["level"], up["url"].count(",")) == ("etcd", "L2", 1)
-    machine.run("ckpt", "push", "job", "1", str(folder))
-
-    active = machine.json("status")["controller_pid"]
-    machine.kill(next(name for name, pid in machine.pids().items() if pid == active))
-    machine.run("ckpt", "push", "job", "2", str(folder))
-    assert machine.json("status")["controller_pid"] != active
-    machine.kill("etcd-1")
-    machine.run("ckpt", "push", "job", "3", str(folder))
-    machine.run("ckpt", "pull", "job", str(tmp_path / "back"))
-    assert (tmp_path / "back" / "weights").read_bytes() == (folder / "weights").read_bytes()
-
-    assert len(machine.json("up")["started"]) == 2
-    assert set(machine.json("down")["stopped"]) == {*ETCDS, *CONTROLLERS, "node-1", "node-2"}
-    assert machine.pids() == {}
-    machine.json("up")
-    assert [save["step"] for save in machine.json("ckpt", "list", "job")] == [3, 2, 1]
-    assert machine.json("down", "--purge", "--yes")["killed"] == []
-    assert not machine.dir.exists()
-
-
-def test_a_cluster_moves_from_sqlite_to_etcd_with_its_checkpoints(
+def test_a_cluster_moves_to_etcd_with_its_checkpoints_and_outlives_a_controller_and_an_etcd(
     machine: Machine, folder: Path, tmp_path: Path
 ) -> None:
     before = machine.json("up", "--nodes", "1", "--port", "0")
-    machine.run("ckpt", "push", "job", "1", str(folder))
+    program = Program(before["url"])
+    program.run("ckpt", "push", "job", "1", str(folder))
     assert "sdrs meta export FILE" in machine.run("up", "--etcd", expect=4)
     file = tmp_path / "catalog"
-    assert machine.json("meta", "export", str(file), "--yes")["sealed"]
-    assert machine.start("ckpt", "push", "job", "2", str(folder)).wait(60) != 0, "a sealed cluster takes no saves"
-    machine.run("down")
-
-    # Started again as it was, it says how to go on.
+    assert program.json("meta", "export", str(file), "--yes")["sealed"]
+    assert program.result("ckpt", "push", "job", "2", str(folder)).exit_code != 0, "a sealed cluster takes no saves"
     assert "sdrs up --etcd --import FILE" in machine.json("up", expect=3)["halted"]
     machine.run("down")
 
     moved = machine.json("up", "--etcd", "--import", str(file))
+    assert moved["started"] == [*ETCDS, *CONTROLLERS, "node-1"]
     assert (moved["store"], moved["nodes"], moved["pool"]) == ("etcd", 1, "default")
-    assert moved["url"].startswith(before["url"])
-    machine.run("ckpt", "pull", "job", str(tmp_path / "back"))
+    assert moved["url"].startswith(before["url"] + ",")
+    program = Program(moved["url"])
+    program.run("ckpt", "pull", "job", str(tmp_path / "back"))
     assert (tmp_path / "back" / "weights").read_bytes() == (folder / "weights").read_bytes()
-    machine.run("ckpt", "push", "job", "2", str(folder))
-    assert json.loads((machine.dir / "cluster.json").read_text())["format"] == 2
+
+    active = program.json("status")["controller_pid"]
+    killed = next(name for name, pid in machine.pids().items() if pid == active)
+    machine.kill(killed)
+    program.run("ckpt", "push", "job", "2", str(folder))
+    assert program.json("status")["controller_pid"] != active
+    machine.kill("etcd-1")
+    program.run("ckpt", "push", "job", "3", str(folder))
+    assert [save["step"] for save in program.json("ckpt", "list", "job")] == [3, 2, 1]
+
+    assert machine.json("up")["started"] == ["etcd-1", killed]
+    down = machine.json("down", "--purge", "--yes")
+    assert set(down["stopped"]) == {*ETCDS, *CONTROLLERS, "node-1"}
+    assert down["killed"] == []
+    assert machine.pids() == {}
+    assert not machine.dir.exists()
