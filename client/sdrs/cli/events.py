@@ -26,7 +26,7 @@ _MOST = 100_000
     cls=Verb,
     examples="""
     sdrs history
-    sdrs history --group fast-node-1 --limit 10
+    sdrs history --group fast:node-1 --limit 10
     sdrs history --node node-2 -o json
     """,
 )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sdrs import GroupInfo
 
 
-@click.group(cls=VerbGroup, examples="sdrs group list\nsdrs group show fast-node-1")
+@click.group(cls=VerbGroup, examples="sdrs group list\nsdrs group show fast:node-1")
 def group() -> None:
     """See the groups: who is primary, who replicates, what is wrong."""
 
@@ -42,7 +42,7 @@ def list_groups(settings: Settings, pool: str | None) -> None:
         emit_listing(settings, group_listing(groups))
 
 
-@group.command("show", examples="sdrs group show fast-node-1\nsdrs group show fast-node-1 -o json | jq .nodes[0].pid")
+@group.command("show", examples="sdrs group show fast:node-1\nsdrs group show fast:node-1 -o json | jq .nodes[0].pid")
 @click.argument("group_id", metavar="GROUP", shell_complete=complete_group)
 @pass_settings
 def show_group(settings: Settings, group_id: str) -> None:
@@ -73,8 +73,8 @@ def show_group(settings: Settings, group_id: str) -> None:
 @click.command(
     cls=Verb,
     examples="""
-    sdrs switchover fast-node-1
-    sdrs switchover fast-node-1 --to node-2 --drain 5m
+    sdrs switchover fast:node-1
+    sdrs switchover fast:node-1 --to node-2 --drain 5m
     """,
 )
 @click.argument("group_id", metavar="GROUP", shell_complete=complete_group)
@@ -96,9 +96,9 @@ def switchover(settings: Settings, group_id: str, to: str | None, drain: int) ->
 @click.command(
     cls=Verb,
     examples="""
-    sdrs failover fast-node-1
-    sdrs failover fast-node-1 --to node-2
-    sdrs failover single-node-1 --accept-data-loss
+    sdrs failover fast:node-1
+    sdrs failover fast:node-1 --to node-2
+    sdrs failover single:node-1 --accept-data-loss
     """,
 )
 @click.argument("group_id", metavar="GROUP", shell_complete=complete_group)

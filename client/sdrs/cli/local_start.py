@@ -153,12 +153,9 @@ def halted_because(cluster: Cluster, nodes: Sequence[Daemon]) -> str:
     It is no failure of `up`: what the operator does next needs the daemons running.
     """
     info = cluster.info()
-    sealed = next((warning for warning in info.warnings if "sealed" in warning), "")
+    sealed = next((warning for warning in info.warnings if "was exported" in warning), "")
     if sealed:
-        return (
-            f"{sealed}. It was exported to move to another store: `sdrs down`, then `sdrs up --etcd --import FILE` "
-            "with the file that was written"
-        )
+        return f"{sealed}: `sdrs down`, then `sdrs up --etcd --import FILE`, with the file that was written"
     for daemon in nodes:
         theirs = _cluster_of(daemon)
         if theirs and theirs != info.id:
