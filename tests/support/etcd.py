@@ -169,12 +169,17 @@ class EtcdCluster:
 
 @contextmanager
 def running_etcd(
-    folder: Path, member_count: int = 1, program: Sequence[str] = (), flags: Sequence[str] = (), scheme: str = "http"
+    folder: Path,
+    member_count: int = 1,
+    program: Sequence[str] = (),
+    *,
+    flags: Sequence[str] = (),
+    scheme: str = "http",
+    ctl_flags: Sequence[str] = (),
 ) -> Iterator[EtcdCluster]:
     command = [*(program or wheel_program()), *flags]
-    cluster = EtcdCluster(
-        [EtcdProcess(f"etcd-{number}", folder, command, scheme=scheme) for number in range(1, member_count + 1)]
-    )
+    members = [EtcdProcess(f"etcd-{number}", folder, command, scheme=scheme) for number in range(1, member_count + 1)]
+    cluster = EtcdCluster(members, list(ctl_flags))
     try:
         cluster.start()
         yield cluster

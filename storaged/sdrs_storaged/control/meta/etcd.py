@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
-from sdrs_core.errors import InvalidArgumentError, SdrsError
+from sdrs_core.errors import FullError, InvalidArgumentError, SdrsError, UnavailableError
 from sdrs_proto.etcd import etcd_pb2 as pb
 from sdrs_storaged.config import EtcdConfig
 from sdrs_storaged.control.meta import election, limits
@@ -24,6 +24,7 @@ from sdrs_storaged.control.meta.store import (
     LEADER_KEY,
     CompactedError,
     Compare,
+    DeletePrefix,
     Entry,
     EventBatch,
     MetaStore,
@@ -66,8 +67,25 @@ class EtcdMetaStore(MetaStore):
     async def txn(self, compare: Sequence[Compare], then: Sequence[Op]) -> TxnResult:
         limits.check_txn(compare, then)
         request = self._messages.txn(compare, then)
-        response = await self._client.call(KV, "txn", request, repeatable=not then)
+        try:
+            response = await self._client.call(KV, "txn", request, repeatable=not then)
+        except FullError as error:
+            # The change that fills etcd may be made before it is refused (etcd #16659).
+            if await self._looks_done(then):
+                raise UnavailableError(f"{error.message}; whether the change was made is not known") from None
+            raise
         return TxnResult(response.succeeded, response.header.revision)
+
+    async def _looks_done(self, then: Sequence[Op]) -> bool:
+        for op in then:
+            if isinstance(op, DeletePrefix):
+                is_done = not (await self.range(op.prefix, limit=1)).entries
+            else:
+                entry = await self.get(op.key)
+                is_done = (entry.value if entry else None) == (op.value if isinstance(op, Put) else None)
+            if not is_done:
+                return False
+        return bool(then)
 
     async def get(self, key: str) -> Entry | None:
         limits.check_key(key)

@@ -45,6 +45,7 @@ _OPTIONS: list[tuple[str, int]] = [
     # A silent peer is noticed while a watch waits for it. etcd takes pings faster than every 5 s for an attack.
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),  # what newer versions of gRPC wait for, whatever the line above says
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
