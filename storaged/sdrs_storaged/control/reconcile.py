@@ -27,6 +27,7 @@ from sdrs_storaged.control.records import parse, put
 from sdrs_storaged.control.staging import Staging
 
 MAX_PROBLEMS = 200
+_NO_TIME_YET = 2**63
 _REBUILT = "catalog rebuilt from fragments"
 
 
@@ -181,7 +182,7 @@ class Reconciler:
     def _bring_back(self, save_id: SaveId) -> None:
         found = _Found()
         first: Row | None = None
-        created, completed, tells_all = self._now_unix_ms, 0, True
+        created, completed, tells_all = _NO_TIME_YET, 0, True
         top_rank = 0
         for rank, rows in self._evidence.ranks(save_id):
             first = first or rows[0]
@@ -245,7 +246,7 @@ class Reconciler:
         if value is not None:
             standing = parse(key, value, Save)
             is_done = standing.state.is_readable and not standing.damage
-            if is_done and standing.created_unix_ms > save.created_unix_ms:
+            if is_done and _began(standing) > _began(save):
                 save, standing = standing, save
             self._discard(standing, "another save of this step and attempt took its place")
         self._put(key, save)
@@ -328,6 +329,10 @@ class Reconciler:
 
 def _copies(blob: Blob) -> int:
     return len({holder.node_id for holder in blob.holders if not holder.dropping})
+
+
+def _began(save: Save) -> tuple[int, SaveId]:
+    return save.created_unix_ms, save.save_id
 
 
 def _pool_of(row: Row) -> PoolName:
