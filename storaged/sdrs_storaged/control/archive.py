@@ -7,8 +7,8 @@
     {"key": "save/...", "value": null}         changed while the file was written: later lines hold, null is deleted
     {"end": true, "record_count": ..., "revision": ..., "hash": ...}
 
-One JSON object a line; the hash (xxh3) goes over all lines before the last. Both directions work on pieces of any size,
-so that memory grows neither with the catalog nor with a hostile file (I10).
+One JSON object a line; the hash (xxh3) goes over all lines before the last and over its numbers. Both directions work
+on pieces of any size, so that memory grows neither with the catalog nor with a hostile file (I10).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Encoder:
                 "end": True,
                 "record_count": self._record_count,
                 "revision": revision,
-                "hash": self._hash.hexdigest(),
+                "hash": _sealed(self._hash, self._record_count, revision),
             }
         )
 
@@ -91,6 +91,12 @@ class Encoder:
         line = _dump(content)
         self._hash.update(line)
         return line
+
+
+def _sealed(lines: xxhash.xxh3_128, record_count: int, revision: int) -> str:
+    whole = lines.copy()
+    whole.update(b"%d %d" % (record_count, revision))
+    return whole.hexdigest()
 
 
 def _dump(content: dict[str, Any]) -> bytes:
@@ -117,9 +123,10 @@ class Decoder:
     def finish(self) -> Summary:
         if self.header is None or self._end is None or self._rest:
             raise CorruptDataError("the exported catalog is torn: its last line is missing; export it again")
-        if (self._end.get("record_count"), self._end.get("hash")) != (self._record_count, self._hash.hexdigest()):
+        count, revision = _number(self._end, "record_count"), _number(self._end, "revision")
+        if count != self._record_count or self._end.get("hash") != _sealed(self._hash, count, revision):
             raise CorruptDataError("the exported catalog does not match its hash: it was damaged; export it again")
-        return Summary(self.header, self._record_count, _number(self._end, "revision"))
+        return Summary(self.header, count, revision)
 
     def _take(self, line: bytes) -> Iterator[Record]:
         content = _parse(line)

@@ -136,13 +136,16 @@ def assemble(save_id: SaveId, rank: int, rows: Sequence[Row]) -> tuple[Shard, st
             if len({row.content for row in copies}) > 1:
                 nodes = ", ".join(row.node_id for row in copies)
                 troubles.append(f"blob {blob_id} of rank {rank} is not the same on its nodes {nodes}")
-        if len({row.content for copies in candidates.values() for row in copies}) > 1 and len(candidates) > 1:
+        kept = list(candidates.values())
+        if len({row.content for copies in kept for row in copies}) == 1:
+            # A rank sent its bytes again: the blob with most copies will do.
+            kept = [max(kept, key=lambda copies: (len(copies), copies[0].blob_id))]
+        elif len(kept) > 1:
+            # All stay on record: nobody can say which is wrong, so none is nobody's (I7).
             troubles.append(f"rank {rank} has different blobs in place {ordinal}")
-        # Of blobs with the same content (a rank sent its bytes again) the one with most copies.
-        best = max(candidates.values(), key=lambda copies: (len(copies), copies[0].blob_id))
-        size_bytes, hash_ = best[0].content
-        holders = tuple(row.holder for row in best)
-        blobs.append(Blob(best[0].blob_id, ordinal, size_bytes, hash_, holders=holders))
+        for copies in kept:
+            holders = tuple(row.holder for row in copies)
+            blobs.append(Blob(copies[0].blob_id, ordinal, *copies[0].content, holders=holders))
     counts = {row.blob_count for row in rows}
     if len(counts) > 1:
         troubles.append(f"the blobs of rank {rank} do not agree about how many there are")

@@ -43,7 +43,7 @@ SEAL = "seal"
 REPLACING = "replacing"
 BOOKMARK = "bookmark"
 
-_MAX_ATTEMPT = 2**40
+MAX_ATTEMPT = 2**40
 _MAX_UNIX_MS = 10**15
 _MAX_ORDINAL = 10**6
 
@@ -103,7 +103,7 @@ def saves_of_step(job_name: str, step: int) -> str:
 
 
 def save(job_name: str, step: int, attempt_number: int) -> str:
-    return f"{saves_of_step(job_name, step)}{_MAX_ATTEMPT - attempt_number:013d}"
+    return f"{saves_of_step(job_name, step)}{MAX_ATTEMPT - attempt_number:013d}"
 
 
 def trash(save_id: str) -> str:

@@ -82,8 +82,8 @@ class _Rebuild:
     async def carry_out(self, addresses: Sequence[str]) -> Step:
         if not 1 <= len(addresses) <= _MAX_NODES:
             raise InvalidArgumentError(
-                f"name 1 to {_MAX_NODES} storage nodes to rebuild from, not {len(addresses)}: all those of the "
-                "cluster, as host:port"
+                f"name 1 to {_MAX_NODES} storage nodes to rebuild from, not {len(addresses)}: all of the cluster, "
+                "as host:port"
             )
         await self._replacement.check_empty()
         heard = await self._ask(addresses)

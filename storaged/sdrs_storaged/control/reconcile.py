@@ -27,6 +27,7 @@ from sdrs_storaged.control.staging import Staging
 from sdrs_storaged.control.tables import Layout, PoolRecord
 
 MAX_PROBLEMS = 200
+_NO_TIME_YET = 2**63
 _REBUILT = "catalog rebuilt from fragments"
 
 
@@ -101,15 +102,18 @@ class Reconciler:
         shards = ((key, parse(key, value, Shard)) for key, value in self._staging.all_sync(keys.SHARDS))
         for save_id, of_save in groupby(shards, key=lambda found: found[1].save_id):
             known = self._state_of(save_id)
-            missing: list[str] = []
+            first_missing, missing_count = "", 0
             for key, shard in of_save:
                 corrected = replace(shard, blobs=tuple(self._corrected(blob, known) for blob in shard.blobs))
-                missing += [self._where(blob, shard.rank) for blob in corrected.blobs if not self._is_seen(blob)]
+                for blob in corrected.blobs:
+                    if not self._is_seen(blob):
+                        first_missing = first_missing or self._where(blob, shard.rank)
+                        missing_count += 1
                 if corrected != shard:
                     self._put(key, corrected)
-            if missing and known and SaveState(known[0]).is_readable:
-                more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-                self._problems.add(f"{known[1]} is kept, but {missing[0]}{more}")
+            if missing_count and known and SaveState(known[0]).is_readable:
+                more = f" (and {missing_count - 1} more)" if missing_count > 1 else ""
+                self._problems.add(f"{known[1]} is kept, but {first_missing}{more}")
 
     def _corrected(self, blob: Blob, known: tuple[str, str] | None) -> Blob:
         held: dict[tuple[NodeId, int], Holder] = {}
@@ -178,7 +182,7 @@ class Reconciler:
     def _bring_back(self, save_id: SaveId) -> None:
         found = _Found()
         first: Row | None = None
-        created, completed, tells_all = self._now_unix_ms, 0, True
+        created, completed, tells_all = _NO_TIME_YET, 0, True
         top_rank = 0
         for rank, rows in self._evidence.ranks(save_id):
             first = first or rows[0]
@@ -192,6 +196,9 @@ class Reconciler:
             created = min([created, *(row.created_unix_ms for row in rows)])
             completed = max([completed, *(row.created_unix_ms for row in rows)])
         assert first is not None
+        if not 0 < first.attempt < keys.MAX_ATTEMPT:
+            self._problems.add(f"save {save_id} is of attempt {first.attempt}, which cannot be: it is left out")
+            return
         save = Save(
             save_id=save_id,
             job=JobName(first.job),
@@ -239,7 +246,7 @@ class Reconciler:
         if value is not None:
             standing = parse(key, value, Save)
             is_done = standing.state.is_readable and not standing.damage
-            if is_done and standing.created_unix_ms > save.created_unix_ms:
+            if is_done and _began(standing) > _began(save):
                 save, standing = standing, save
             self._discard(standing, "another save of this step and attempt took its place")
         self._put(key, save)
@@ -288,7 +295,12 @@ class Reconciler:
 
     def _make_pools(self) -> None:
         """Pools that only fragments tell of, at the level that their checkpoints have."""
-        for name in {parse(key, value, Save).pool for key, value in self._staging.all_sync(keys.SAVES)}:
+        names = {
+            parse(key, value, Save).pool
+            for prefix in (keys.SAVES, keys.TRASH)
+            for key, value in self._staging.all_sync(prefix)
+        }
+        for name in sorted(names):
             if self._staging.get_sync(keys.pool(name)) is not None:
                 continue
             mirrors = self._pool_copies.get(name, 1)
@@ -317,6 +329,10 @@ class Reconciler:
 
 def _copies(blob: Blob) -> int:
     return len({holder.node_id for holder in blob.holders if not holder.dropping})
+
+
+def _began(save: Save) -> tuple[int, SaveId]:
+    return save.created_unix_ms, save.save_id
 
 
 def _pool_of(row: Row) -> PoolName:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sdrs_core.cluster import DEFAULT_POOL
-from sdrs_core.errors import CorruptDataError, InternalError, RefusedError, StaleTermError
+from sdrs_core.errors import CorruptDataError, InternalError, RefusedError, StaleTermError, UnavailableError
 from sdrs_core.ids import random_id
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.archive import is_content
@@ -29,6 +29,7 @@ log = get_log("replacement")
 _EPOCHS_PER_INCARNATION = 1_000_000_000
 _BUSY = "a catalog is being put in place here: wait until it is whole"
 _KEPT = {keys.CLUSTER, keys.REPLACING}
+_INTERRUPTED = "an import or rebuild was interrupted here: repeat it, or restart this controller"
 _REPLACED = "the catalog was just replaced: this controller starts anew, try again in a moment"
 
 
@@ -95,25 +96,26 @@ class Replacement:
         return await asyncio.shield(self._writing)
 
     async def _carry_out(self, staging: Staging, cluster: ClusterRecord, progress: Callable[[int], None]) -> int:
-        before = self._records.frozen_because
+        # Also if the store does not say whether the marker is there: whoever finds it later throws everything away, so
+        # nothing else may be written meanwhile.
+        afterwards = _INTERRUPTED
         marker = Replacing(random_id())
         try:
             self._records.frozen_because = _BUSY
             await _commit(self._records, [Compare.absent(keys.SEAL)], [put(keys.REPLACING, marker)])
-            before = "an import or rebuild was interrupted: repeat it, or restart this controller to begin empty"
             ours = Compare.value_is(keys.REPLACING, put(keys.REPLACING, marker).value)
             await _clear(self._records)
             reach("replace.cleared")
             count = await self._write(staging, cluster.incarnation, ours, progress)
             reach("replace.written")
             # P18: the cluster takes on its new identity last, when all of it is there.
-            await _commit(self._records, [ours], [put(keys.CLUSTER, cluster), Delete(keys.REPLACING)])
-            before = _REPLACED
+            await self._finish(ours, cluster)
+            afterwards = _REPLACED
             log.warning("catalog_replaced", cluster=cluster.id, incarnation=cluster.incarnation, record_count=count)
             self._on_replaced()
             return count
         finally:
-            self._records.frozen_because = before
+            self._records.frozen_because = afterwards
             self._writing = None
             staging.close()
 
@@ -127,6 +129,14 @@ class Replacement:
                 count += len(batch)
                 progress(count)
         return count
+
+    async def _finish(self, ours: Compare, cluster: ClusterRecord) -> None:
+        try:
+            await _commit(self._records, [ours], [put(keys.CLUSTER, cluster), Delete(keys.REPLACING)])
+        except UnavailableError:
+            # It may have happened: then the marker is gone, and only then.
+            if await self._records.get(keys.REPLACING, Replacing):
+                raise
 
 
 def _tell_failure(writing: asyncio.Task[int]) -> None:

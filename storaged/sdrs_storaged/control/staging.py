@@ -63,8 +63,9 @@ class Staging:
 
     def apply_sync(self, records: Iterable[Record]) -> None:
         """Put, or delete where there is no value, in this order."""
+        found = list(records)  # first: what cannot be read must not leave a transaction open
         self.database.execute("BEGIN")
-        for key, value in records:
+        for key, value in found:
             if value is None:
                 self.database.execute("DELETE FROM record WHERE key = ?", (key,))
             else:

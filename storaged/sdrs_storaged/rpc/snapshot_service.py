@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
 
 from sdrs_core.cluster import Node
-from sdrs_core.errors import ProtocolError, UnavailableError
+from sdrs_core.errors import DeadlineExceededError, ProtocolError, UnavailableError
 from sdrs_proto import convert
 from sdrs_proto.limits import STALL_SECONDS
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.node.identity import Identity
 from sdrs_storaged.node.snapshots import SnapshotShelf, SnapshotWriter
+
+T = TypeVar("T")
+
+# P21: whoever drips may not keep others from storing theirs.
+_STORE_SECONDS = 1800.0
 
 
 class SnapshotService:
@@ -26,28 +32,31 @@ class SnapshotService:
         first = await _next(chunks)
         if first is None or not first.HasField("id"):
             raise ProtocolError("the first chunk of a snapshot carries its id")
-        async with self._storing:
-            writer = await asyncio.to_thread(self._shelf.create, convert.snapshot_id_from(first.id))
-            try:
-                await self._fill(writer, first, chunks)
-                await asyncio.to_thread(self._shelf.prune)
-            finally:
-                await asyncio.to_thread(writer.discard)
+        try:
+            async with asyncio.timeout(_STORE_SECONDS), self._storing:
+                writer = await _in_thread(self._shelf.create, convert.snapshot_id_from(first.id))
+                try:
+                    await self._fill(writer, first, chunks)
+                    await _in_thread(self._shelf.prune)
+                finally:
+                    await _in_thread(writer.discard)
+        except TimeoutError:
+            raise DeadlineExceededError(f"the snapshot took more than {_STORE_SECONDS} s") from None
         return pb.StoreSnapshotResponse()
 
     async def _fill(
         self, writer: SnapshotWriter, chunk: pb.SnapshotChunk | None, chunks: AsyncIterator[pb.SnapshotChunk]
     ) -> None:
         while chunk is not None:
-            await asyncio.to_thread(writer.append, chunk.data)
+            await _in_thread(writer.append, chunk.data)
             chunk = await _next(chunks)
-        await asyncio.to_thread(writer.finish)
+        await _in_thread(writer.finish)
 
     async def list_snapshots(self, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
         node = self._describe()
         if node is None:
             raise UnavailableError("the node is still starting: try again in a moment")
-        found = await asyncio.to_thread(self._shelf.snapshots)
+        found = await _in_thread(self._shelf.snapshots)
         return pb.ListSnapshotsResponse(
             snapshots=[convert.snapshot_id_to(snapshot) for snapshot in found],
             cluster_id=self._identity.cluster_id,
@@ -59,12 +68,21 @@ class SnapshotService:
         pieces = self._shelf.read(convert.snapshot_id_from(request.id))
         try:
             chunk = pb.SnapshotChunk(id=request.id)
-            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            while (piece := await _in_thread(next, pieces, None)) is not None:
                 chunk.data = piece
                 yield chunk
                 chunk = pb.SnapshotChunk()
         finally:
-            await asyncio.to_thread(pieces.close)
+            await _in_thread(pieces.close)
+
+
+async def _in_thread(work: Callable[..., T], *args: object) -> T:
+    """Who is cancelled waits until the thread is done, and may then close what it used."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *args))
+    try:
+        return await asyncio.shield(running)
+    finally:
+        await asyncio.wait([running])
 
 
 async def _next(chunks: AsyncIterator[pb.SnapshotChunk]) -> pb.SnapshotChunk | None:
