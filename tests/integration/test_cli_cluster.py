@@ -85,6 +85,7 @@ def test_a_catalog_that_is_gone_is_rebuilt_from_the_nodes_that_were_left_running
     rebuilt = json.loads(rebuilding.communicate(timeout=60)[0])
     assert rebuilt["checkpoint_count"] == 1
     assert rebuilding.returncode == (3 if rebuilt["problems"] else 0)
+    wait_for(lambda: [n["state"] for n in program.json("node", "list")] == ["up"], "the node to join what is its own")
     assert machine.json("up")["pool"] == "default"
     program.run("ckpt", "pull", "job", str(tmp_path / "back"))
     assert (tmp_path / "back" / "weights").read_bytes() == (tmp_path / "out" / "weights").read_bytes()
