@@ -170,6 +170,9 @@ def test_a_cluster_without_a_majority_says_so_and_comes_back(three: EtcdCluster)
             dead = three.members[:2]
             for member in dead:
                 member.kill()
+            # Also what only compares must not be answered from what one member happens to remember.
+            with pytest.raises(UnavailableError):
+                await store.txn([Compare.present("a")], [])
             with pytest.raises(UnavailableError):
                 await store.get("a")
             with pytest.raises(UnavailableError):
