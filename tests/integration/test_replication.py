@@ -93,16 +93,17 @@ def test_a_primary_that_left_its_group_keeps_nothing_of_what_comes_in(told: Told
     assert told.holders(intent.blob_id) == []
 
 
+@pytest.mark.parametrize("block_count", [1, 2])
 @pytest.mark.parametrize(("members", "keeps"), [(["n1", "n2"], False), (["n2", "n3"], True)])
 def test_a_member_looks_at_the_map_of_the_last_moment_before_it_keeps_a_copy(
-    told: ToldNodes, members: list[str], keeps: bool
+    told: ToldNodes, members: list[str], keeps: bool, block_count: int
 ) -> None:
     """The relay comes from this test, not from the primary: nothing but the member's own check can stop it (P8)."""
     group = told.form("n1", "n3")
     data = payload(2 * BLOCK_BYTES)
     intent = intent_of(group, len(data), relayed=True)
     with told.calls("n3").writing(intent, data) as sender:
-        sender.send_blocks(1)
+        sender.send_blocks(block_count)
         told.reform(group, *members)
         with pytest.raises(StaleEpochError):
             sender.send_rest()

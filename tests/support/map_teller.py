@@ -117,9 +117,11 @@ class MapTeller:
         try:
             while not listening.done():
                 waits = [asyncio.ensure_future(event.wait()) for event in (beaten, self._changed)]
-                await asyncio.wait([*waits, listening], return_when=asyncio.FIRST_COMPLETED)
-                for wait in waits:
-                    wait.cancel()
+                try:
+                    await asyncio.wait([*waits, listening], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for wait in waits:
+                        wait.cancel()
                 if not node_id:
                     continue
                 beaten.clear()
@@ -182,6 +184,10 @@ class MapTeller:
             ready.set()
             await stop.wait()
             await server.stop(0)
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
         self._loop.run_until_complete(run())
 
