@@ -69,7 +69,7 @@ def told_nodes(folder: Path) -> Iterator[ToldNodes]:
     with MapTeller().serving() as teller:
         daemons = {}
         for name in [*NAMES, IMPATIENT]:
-            settings = {"write_slots": WRITE_SLOTS, "slow_member_seconds": 4 if name == IMPATIENT else 30}
+            settings = {"write_slots": WRITE_SLOTS, "slow_member_seconds": 6 if name == IMPATIENT else 30}
             daemons[name] = storage_node(folder, name, [teller.address], settings)
         try:
             for daemon in daemons.values():

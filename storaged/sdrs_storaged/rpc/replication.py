@@ -152,7 +152,7 @@ class Replication:
                 copy.finish(pb.BlobSummary(size_bytes=reader.size_bytes, hash=reader.blob_hash))
 
     def _shut_if_moved(self, copy: CopyChannel, group: Group) -> None:
-        if self._groups.epoch(group.id) != group.epoch:
+        if not self._groups.is_current(group):
             copy.shut()
 
     def _own_failure(self, blob_id: BlobId, why: str) -> SaveFailedError:
