@@ -268,6 +268,103 @@ def test_a_copy_and_another_change_of_the_record_are_both_kept() -> None:
     asyncio.run(run())
 
 
+def test_a_change_of_the_record_just_before_the_copy_is_recorded_is_kept() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors(node_ids=(A, B, C), mirrors=3)
+        save = await mirrored(harness, 10, [A, B])
+
+        async def change(_: int) -> None:
+            harness.store.heal()
+            [shard] = await harness.shards(save)
+            gone = replace(shard.blobs[0], holders=(holder(A),))
+            await write(harness, replace(shard, blobs=(gone,)))
+
+        async def pulled(_: NodeId, __: BlobId) -> None:
+            harness.nodes.on_pull = None
+            harness.store.before = change
+
+        harness.nodes.on_pull = pulled
+        harness.nodes.broken.add(B)  # so that it does not get its copy back at once
+        await repair(harness)
+        assert await on_record(harness, save) == {A, C}
+
+    asyncio.run(run())
+
+
+def test_what_the_queue_cannot_hold_is_the_least_urgent() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors(mirrors=3)
+        harness.controller.repairer._surveyor._limit = 2
+        steps = {}
+        for step, on in enumerate([[A, B], [A], [A, B, C, D], [A, B], [A]]):
+            save = await mirrored(harness, step, on)
+            steps[(await blob_of(harness, save)).id] = step
+        await repair(harness)
+        assert {steps[blob_id] for _, blob_id, _ in harness.nodes.pulls} == {1, 4}
+        assert not any(node_id == D for node_id, _ in harness.nodes.orders)
+
+    asyncio.run(run())
+
+
+def test_what_happened_is_told() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        told: list[tuple[str, str]] = []
+
+        async def tell(kind: str, text: str, **_: object) -> None:
+            told.append((kind, text))
+
+        harness.controller.repairer._record_event = tell
+        await mirrored(harness, 10, [A], level=Level.L1)
+        await repair(harness, times=2)
+        assert told == [
+            ("repair_done", "1 copies made, 10 bytes"),
+            ("level_raised", f"all copies there: {JOB} step 10"),
+        ]
+        told.clear()
+        await go_down(harness, A, B, C, D)
+        await repair(harness, times=2)
+        await come_back(harness, A)
+        await repair(harness, times=2)
+        assert [kind for kind, _ in told][:2] == ["checkpoints_unavailable", "checkpoints_available"]
+        assert all(f"{JOB} step 10" in text for _, text in told[:2])
+
+    asyncio.run(run())
+
+
+def test_the_loop_goes_on_after_an_error_and_wakes_when_it_is_poked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        repairer = harness.controller.repairer
+        repairer._interval_seconds = 1e6
+        save = await mirrored(harness, 10, [A])
+        ended = asyncio.Event()
+        pass_once = repairer.pass_once
+
+        async def pass_and_tell() -> None:
+            try:
+                await pass_once()
+            finally:
+                ended.set()
+
+        monkeypatch.setattr(repairer, "pass_once", pass_and_tell)
+        harness.controller.records.frozen_because = "a node knows better"
+        running = asyncio.create_task(repairer.run())
+        async with asyncio.timeout(20):
+            await ended.wait()
+        assert harness.nodes.pulls == []
+        harness.controller.records.frozen_because = ""
+        ended.clear()
+        repairer.poke()
+        async with asyncio.timeout(20):
+            await ended.wait()
+        assert len(await on_record(harness, save)) == 2
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+
+
 def test_a_deposed_controller_records_nothing() -> None:
     async def run() -> None:
         harness = await started_with_mirrors()

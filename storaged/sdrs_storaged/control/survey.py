@@ -9,8 +9,8 @@ from itertools import count
 
 from sdrs_core.checkpoints import Blob, Save, Shard
 from sdrs_core.errors import CorruptDataError, NotFoundError
-from sdrs_core.ids import BlobId, NodeId, SaveId
-from sdrs_core.repair import Copy, Decision, Patience, decide_repair
+from sdrs_core.ids import BlobId, NodeId, PoolName, SaveId
+from sdrs_core.repair import Copy, Decision, Patience, Stock, decide_repair
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.claims import Claims
@@ -24,6 +24,8 @@ log = get_log("survey")
 
 _PAGE_SHARDS = 100
 _MAX_NAMES = 1000  # I10
+# With thousands of nodes a new view of them costs more than a page of shards; what is acted on is decided anew anyway.
+_PAGES_PER_VIEW = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class Survey:
     failing: set[BlobId] = field(default_factory=set)
     # Until something that is waited for now will be acted on.
     wait_seconds: float | None = None
+    # The nodes as seen not long ago, and each pool's.
+    nodes: dict[NodeId, Stock] = field(default_factory=dict)
+    pages: int = 0
+    eligible: dict[PoolName, frozenset[NodeId]] = field(default_factory=dict)
     _heap: list[tuple[int, int, int, Job]] = field(default_factory=list)
     _numbers: count[int] = field(default_factory=count)
 
@@ -139,16 +145,27 @@ class Surveyor:
             preferred=preferred,
         )
 
+    def _view(self, survey: Survey) -> dict[NodeId, Stock]:
+        if survey.pages % _PAGES_PER_VIEW == 0:
+            survey.nodes = self._stocks.now()
+        survey.pages += 1
+        return survey.nodes
+
+    def _eligible(self, survey: Survey, pool: PoolName) -> frozenset[NodeId]:
+        if pool not in survey.eligible:
+            survey.eligible[pool] = self._stocks.of_pool(pool)
+        return survey.eligible[pool]
+
     async def _look_at(self, stored: Stored[Save], survey: Survey, not_before: NotBefore) -> None:
         save = stored.value
         pool, wanted = self._members.pool(save.pool), self._stocks.wanted_copies(save)
-        eligible = self._stocks.of_pool(save.pool)
+        eligible = self._eligible(survey, save.pool)
         is_whole, is_available = True, True
         after, more = "", True
         while more:
             page, more = await self._records.page(keys.shards(save.save_id), Shard, after=after, limit=_PAGE_SHARDS)
             after = page[-1].key if page else after
-            nodes = self._stocks.now()
+            nodes = self._view(survey)
             for shard in await self._roll_call.check(stored, page, nodes):
                 for blob in shard.value.blobs:
                     lost_by = self._roll_call.lost.get(blob.id)
