@@ -184,21 +184,22 @@ def test_a_target_pulls_one_at_a_time_and_different_targets_at_once() -> None:
         harness.controller.repairer._concurrency = 8
         for step in range(20):
             await mirrored(harness, step, [A])
-        pulling: set[NodeId] = set()
+        pulling: list[NodeId] = []
+        doubled: set[NodeId] = set()
         most = 0
 
         async def watch(node_id: NodeId, _: BlobId) -> None:
             nonlocal most
-            assert node_id not in pulling
-            pulling.add(node_id)
+            pulling.append(node_id)
             most = max(most, len(pulling))
+            doubled.update(name for name in pulling if pulling.count(name) > 1)
             for _ in range(10):
                 await asyncio.sleep(0)
             pulling.remove(node_id)
 
         harness.nodes.on_pull = watch
         await repair(harness)
-        assert (harness.controller.repairer.totals.done_blobs, most) == (20, 3)
+        assert (harness.controller.repairer.totals.done_blobs, most, doubled) == (20, 3, set())
 
     asyncio.run(run())
 
@@ -658,6 +659,62 @@ def test_a_checkpoint_out_of_reach_is_named_until_its_node_returns() -> None:
         await repair(harness)
         assert (repairer.unavailable, repairer.totals.unavailable_count) == ({}, 0)
         assert await harness.controller.losses.unavailable(FAST) == []
+
+    asyncio.run(run())
+
+
+def test_a_good_copy_that_is_on_no_record_is_found_when_all_on_record_are_out_of_reach() -> None:
+    """The controller died between the pull and the record, and then the source."""
+
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        save, lost = await mirrored(harness, 10, [A]), await mirrored(harness, 20, [A])
+        blob_id, bad_id = (await blob_of(harness, save)).id, (await blob_of(harness, lost)).id
+        await repair(harness)
+        for one in (save, lost):
+            [shard] = await harness.shards(one)
+            await write(harness, replace(shard, blobs=(replace(shard.blobs[0], holders=(holder(A),)),)))
+        for node_id in harness.nodes.having(bad_id) - {A}:
+            harness.nodes.hashes[(node_id, (bad_id, 0))] = "something else"
+        [stray] = harness.nodes.having(blob_id) - {A}
+        await go_down(harness, A)
+        await repair(harness)
+        assert await on_record(harness, save) == {A, stray}
+        assert await on_record(harness, lost) == {A}
+        assert [save.step for save in harness.controller.repairer.unavailable.values()] == [20]
+        asked = len(harness.nodes.looked_up)
+        await repair(harness, times=2)
+        assert len(await on_record(harness, save)) == 3
+        assert len(harness.nodes.looked_up) == asked  # nobody came or went
+
+    asyncio.run(run())
+
+
+def test_before_a_checkpoint_is_given_up_everybody_is_asked_for_it() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        save = await mirrored(harness, 10, [A])
+        harness.nodes.put(B, (await blob_of(harness, save)).id, save.save_id, harness.clock.unix_ms())
+        await go_down(harness, A)
+        assert await harness.controller.losses.unavailable(FAST) == []
+        assert await on_record(harness, save) == {A, B}
+
+    asyncio.run(run())
+
+
+def test_a_defect_that_one_blob_brings_out_keeps_no_other() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        bad, good = await mirrored(harness, 10, [A]), await mirrored(harness, 20, [A])
+        bad_id = (await blob_of(harness, bad)).id
+
+        async def fail(_: NodeId, blob_id: BlobId) -> None:
+            if blob_id == bad_id:
+                raise ZeroDivisionError
+
+        harness.nodes.on_pull = fail
+        await repair(harness)
+        assert (len(await on_record(harness, good)), len(await on_record(harness, bad))) == (2, 1)
 
     asyncio.run(run())
 

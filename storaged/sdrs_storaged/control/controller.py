@@ -29,6 +29,7 @@ from sdrs_storaged.control.roll_call import RollCall
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.saves import Saves
 from sdrs_storaged.control.stocks import Stocks
+from sdrs_storaged.control.strays import Strays
 from sdrs_storaged.control.survey import Surveyor
 from sdrs_storaged.control.tally import Tally
 from sdrs_storaged.control.verifier import FragmentVerifier, Verifier
@@ -62,11 +63,20 @@ class Controller:
         self.verifier = Verifier(self.catalog, members, holders, nodes, poke_repair=lambda: self.repairer.poke())
         stocks = Stocks(members, liveness=self._liveness, down_for_seconds=self._down_for_seconds)
         roll_call = RollCall(records, members, self.catalog, holders, nodes)
+        strays = Strays(members, holders, nodes, self.claims)
         patience = Patience(config.repair_after_seconds, config.repair_last_copy_after_seconds)
         self.repairer = Repairer(
             records,
             Surveyor(
-                records, members, self.catalog, stocks, roll_call, self.claims, patience=patience, limit=MAX_REPAIR_JOBS
+                records,
+                members,
+                self.catalog,
+                stocks,
+                roll_call,
+                strays,
+                self.claims,
+                patience=patience,
+                limit=MAX_REPAIR_JOBS,
             ),
             roll_call,
             Copier(records, members, holders, nodes, self.claims),
@@ -76,7 +86,7 @@ class Controller:
             interval_seconds=config.repair_interval_seconds,
             concurrency=config.repair_concurrency,
         )
-        self.losses = Losses(records, self.catalog, stocks)
+        self.losses = Losses(records, self.catalog, stocks, strays)
         self.collector = Collector(
             records,
             members,

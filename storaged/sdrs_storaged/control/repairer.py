@@ -216,6 +216,11 @@ class Repairer:
             if failures % _INSPECT_EVERY == 0:
                 await self._inspect_copies(job)
             return None
+        except Exception as error:
+            # A defect that one blob brings out must not keep the others.
+            failures = self._retries.failed(job.blob_id)
+            log.error("blob_not_repaired", blob=job.blob_id, failures=failures, exc_info=error)
+            return None
         if busy_target is None:
             self._retries.succeeded(job.blob_id)
         return busy_target

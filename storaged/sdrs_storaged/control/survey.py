@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -18,6 +18,7 @@ from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.records import Records, Stored
 from sdrs_storaged.control.roll_call import RollCall
 from sdrs_storaged.control.stocks import Stocks
+from sdrs_storaged.control.strays import Strays
 from sdrs_storaged.logs import get_log
 
 log = get_log("survey")
@@ -92,6 +93,7 @@ class Surveyor:
         catalog: Catalog,
         stocks: Stocks,
         roll_call: RollCall,
+        strays: Strays,
         claims: Claims,
         *,
         patience: Patience,
@@ -102,6 +104,7 @@ class Surveyor:
         self._catalog = catalog
         self._stocks = stocks
         self._roll_call = roll_call
+        self._strays = strays
         self._claims = claims
         self._patience = patience
         self._limit = limit
@@ -166,6 +169,7 @@ class Surveyor:
             page, more = await self._records.page(keys.shards(save.save_id), Shard, after=after, limit=_PAGE_SHARDS)
             after = page[-1].key if page else after
             nodes = self._view(survey)
+            lost: list[tuple[str, Blob]] = []
             for shard in await self._roll_call.check(stored, page, nodes):
                 for blob in shard.value.blobs:
                     lost_by = self._roll_call.lost.get(blob.id)
@@ -175,7 +179,9 @@ class Surveyor:
                     self._note(survey, stored, shard, blob, decision, lost_by, not_before)
                     counted = [h for h in decision.live if self._roll_call.has_answered(h.node_id)]
                     is_whole &= len(counted) >= pool.copies
-                    is_available &= not decision.is_unavailable
+                    if decision.is_unavailable:
+                        lost.append((shard.key, blob))
+            is_available &= await self._find(lost, nodes, survey)
         if not is_available:
             survey.unavailable_count += 1
             if len(survey.unavailable) < _MAX_NAMES:
@@ -188,6 +194,15 @@ class Surveyor:
             if raised:
                 survey.raised.append(raised)
                 log.info("level_raised", job=save.job, step=save.step, fault_level=str(raised.level))
+
+    async def _find(self, lost: Sequence[tuple[str, Blob]], nodes: Mapping[NodeId, Stock], survey: Survey) -> bool:
+        """True if nothing is lost after all. Who is up is asked when somebody came or went, not again and again."""
+        if not lost or not self._roll_call.has_changed:
+            return not lost
+        adopted = await self._strays.adopt(lost, nodes)
+        if adopted:
+            survey.wait(0.0)  # one copy, on record only now
+        return adopted.issuperset(blob.id for _, blob in lost)
 
     def _note(
         self,
