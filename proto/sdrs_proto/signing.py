@@ -1,4 +1,4 @@
-"""Orders that store or destroy are signed: whoever reaches a node's port is not yet its controller."""
+"""Orders that destroy or replace are signed: whoever reaches a node's port is not yet its controller."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sdrs_proto.v1.storage_pb2 import DropFragmentsRequest, PullFragmentRequest
 
-Order = TypeVar("Order", DropFragmentsRequest, PullFragmentRequest)
+R = TypeVar("R", DropFragmentsRequest, PullFragmentRequest)
 
 
 def shared_secret(node_key: str) -> str:
@@ -16,9 +16,11 @@ def shared_secret(node_key: str) -> str:
     return hashlib.sha256(node_key.encode()).hexdigest()
 
 
-def signature(secret: str, request: Order) -> bytes:
-    """Over all of ``request`` but its signature."""
+def signature(secret: str, request: R) -> bytes:
+    """Over the kind of ``request`` and all of it but its signature."""
     unsigned = type(request)()
     unsigned.CopyFrom(request)
     unsigned.ClearField("signature")
-    return hmac.new(secret.encode(), unsigned.SerializeToString(deterministic=True), hashlib.sha256).digest()
+    # With its name: the bytes of one kind of order may read as another kind.
+    signed = request.DESCRIPTOR.full_name.encode() + b"\0" + unsigned.SerializeToString(deterministic=True)
+    return hmac.new(secret.encode(), signed, hashlib.sha256).digest()

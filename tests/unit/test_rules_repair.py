@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sdrs_core.checkpoints import Holder, SaveState, Verdict
-from sdrs_core.errors import RefusedError, StaleTermError, UnavailableError
+from sdrs_core.errors import CorruptDataError, RefusedError, StaleTermError, UnavailableError
 from sdrs_core.ids import BlobId, DiskId, NodeId
 from sdrs_core.levels import Level
 from tests.support.control import GRACE_SECONDS, JOB, Harness
@@ -620,6 +620,24 @@ def test_a_node_that_does_not_answer_is_asked_again_and_loses_nothing() -> None:
 
 
 # A source that turns out to be bad
+
+
+def test_sources_that_are_all_bad_are_looked_at_at_once() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors(mirrors=3)
+        save = await mirrored(harness, 10, [A, B])
+        blob = await blob_of(harness, save)
+        harness.nodes.verdicts_at[(A, blob.id)] = Verdict.CORRUPT
+
+        async def refuse(_: NodeId, __: BlobId) -> None:
+            raise CorruptDataError("no source is good")
+
+        harness.nodes.on_pull = refuse
+        await repair(harness)
+        assert await on_record(harness, save) == {B}
+        assert not (await save_of(harness, 10)).damage
+
+    asyncio.run(run())
 
 
 def test_a_source_that_serves_nothing_good_is_looked_at_and_marked() -> None:
