@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sdrs_core.errors import CorruptDataError, RefusedError, UnavailableError
+from sdrs_core.failover import first_epoch
 from sdrs_core.ids import NodeId
 from sdrs_storaged.control import export, keys, replacement
 from sdrs_storaged.control.archive import CHUNK_BYTES
@@ -17,7 +18,7 @@ from sdrs_storaged.control.export import Exporter
 from sdrs_storaged.control.imports import Importer
 from sdrs_storaged.control.members import ClusterRecord
 from sdrs_storaged.control.meta.store import MetaStore, Page, Put
-from sdrs_storaged.control.replacement import Replacement, first_epoch
+from sdrs_storaged.control.replacement import Replacement
 from tests.support.catalogs import Cluster, cluster_on, contents, empty_on, exported, fill, imported
 from tests.support.control import JOB, attempt, node
 from tests.support.metastores import DEADLINE_SECONDS, Stores

@@ -13,19 +13,22 @@ from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.records import Records, Stored
 from sdrs_storaged.control.stocks import Stocks
+from sdrs_storaged.control.strays import Strays
 from sdrs_storaged.logs import get_log
 
 log = get_log("losses")
 
 
 class Losses:
-    def __init__(self, records: Records, catalog: Catalog, stocks: Stocks) -> None:
+    def __init__(self, records: Records, catalog: Catalog, stocks: Stocks, strays: Strays) -> None:
         self._records = records
         self._catalog = catalog
         self._stocks = stocks
+        self._strays = strays
 
     async def unavailable(self, pool: PoolName) -> list[Stored[Save]]:
-        """A fresh and complete look: the readable saves of ``pool`` of which some blob has no copy in reach.
+        """A fresh and complete look: the readable saves of ``pool`` of which some blob has no copy in reach, after all
+        who are up were asked for one.
 
         RefusedError while it cannot be told, because a node that matters was not heard yet.
         """
@@ -64,7 +67,8 @@ class Losses:
                         f"{save.title} may be lost or not: node {', '.join(unheard)} was not heard yet by this "
                         f"controller. Wait until it is up, or known to be down"
                     )
-                return False
+                if not await self._strays.adopt([(shard.key, blob)], nodes):
+                    return False
         return True
 
 

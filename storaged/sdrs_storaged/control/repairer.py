@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sdrs_core.checkpoints import Save, Shard
-from sdrs_core.errors import SdrsError
+from sdrs_core.errors import CorruptDataError, SdrsError
 from sdrs_core.ids import BlobId, NodeId, SaveId
 from sdrs_core.repair import Copy
 from sdrs_storaged.control.clock import Clock
@@ -32,7 +32,7 @@ _LOOK_AHEAD_JOBS = 1000
 _MAX_NAMED = 3
 # A survey is rested from for as long as this many surveys take, however often the catalog is to be looked at.
 _REST_SURVEYS = 9
-# After so many failures in a row the copies that should serve are looked at themselves.
+# After so many failures in a row the copies that should serve are looked at themselves; at once if no source was good.
 _INSPECT_EVERY = 2
 
 
@@ -213,8 +213,13 @@ class Repairer:
             failures = self._retries.failed(job.blob_id)
             self.totals.failed_blobs = len(self._retries)
             log.warning("blob_not_repaired", blob=job.blob_id, failures=failures, why=error.message)
-            if failures % _INSPECT_EVERY == 0:
+            if isinstance(error, CorruptDataError) or failures % _INSPECT_EVERY == 0:
                 await self._inspect_copies(job)
+            return None
+        except Exception as error:
+            # A defect that one blob brings out must not keep the others.
+            failures = self._retries.failed(job.blob_id)
+            log.error("blob_not_repaired", blob=job.blob_id, failures=failures, exc_info=error)
             return None
         if busy_target is None:
             self._retries.succeeded(job.blob_id)

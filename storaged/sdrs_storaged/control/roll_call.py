@@ -42,6 +42,9 @@ class RollCall:
         self._due: set[NodeId] = set()
         self._asking: set[NodeId] = set()
         self._failed: set[NodeId] = set()
+        # Somebody came or went since the scan before.
+        self.has_changed = False
+        self._broke_off = False
         # Who lost which blob on the page looked at last: as good as any other node to get it again.
         self.lost: dict[BlobId, NodeId] = {}
 
@@ -51,6 +54,8 @@ class RollCall:
 
     def begin(self, stocks: Mapping[NodeId, Stock]) -> None:
         up = frozenset(node_id for node_id, stock in stocks.items() if stock.liveness is Liveness.UP)
+        # A scan that broke off has not told everybody who should know.
+        self.has_changed = up != self._up or self._broke_off
         self._due |= up - self._up
         self._up = up
         self._asking, self._due = self._due & up, self._due - up
@@ -59,6 +64,7 @@ class RollCall:
     def end(self, *, complete: bool) -> None:
         unanswered = self._failed if complete else self._asking
         self._due |= unanswered
+        self._broke_off = self.has_changed and not complete
         self._asking = set()
 
     def has_answered(self, node_id: NodeId) -> bool:

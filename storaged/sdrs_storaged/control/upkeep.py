@@ -21,6 +21,7 @@ from sdrs_storaged.control.repairer import RecordEvent, Repairer
 from sdrs_storaged.control.roll_call import RollCall
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.stocks import Stocks
+from sdrs_storaged.control.strays import Strays
 from sdrs_storaged.control.survey import Surveyor
 from sdrs_storaged.control.verifier import FragmentVerifier, Verifier
 
@@ -50,10 +51,21 @@ class Upkeep:
         self.verifier = Verifier(catalog, members, holders, nodes, poke_repair=lambda: self.repairer.poke())
         stocks = Stocks(members, liveness=detector.liveness, down_for_seconds=detector.down_for_seconds)
         roll_call = RollCall(records, members, catalog, holders, nodes)
+        strays = Strays(members, holders, nodes, claims)
         patience = Patience(config.repair_after_seconds, config.repair_last_copy_after_seconds)
         self.repairer = Repairer(
             records,
-            Surveyor(records, members, catalog, stocks, roll_call, claims, patience=patience, limit=_MAX_REPAIR_JOBS),
+            Surveyor(
+                records,
+                members,
+                catalog,
+                stocks,
+                roll_call,
+                strays,
+                claims,
+                patience=patience,
+                limit=_MAX_REPAIR_JOBS,
+            ),
             roll_call,
             Copier(records, members, holders, nodes, claims),
             clock,
@@ -62,7 +74,7 @@ class Upkeep:
             interval_seconds=config.repair_interval_seconds,
             concurrency=config.repair_concurrency,
         )
-        self.losses = Losses(records, catalog, stocks)
+        self.losses = Losses(records, catalog, stocks, strays)
         self.collector = Collector(
             records,
             members,
