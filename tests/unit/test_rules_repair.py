@@ -323,9 +323,9 @@ def test_what_happened_is_told() -> None:
             ("level_raised", f"all copies there: {JOB} step 10"),
         ]
         told.clear()
-        await go_down(harness, A, B, C, D)
+        await harness.kill(A, B, C, D)
         await repair(harness, times=2)
-        await come_back(harness, A)
+        await harness.revive(A)
         await repair(harness, times=2)
         assert [kind for kind, _ in told][:2] == ["checkpoints_unavailable", "checkpoints_available"]
         assert all(f"{JOB} step 10" in text for _, text in told[:2])
