@@ -264,7 +264,8 @@ class Daemon:
 
     def _workers(self, cleanup: AsyncExitStack, name: str, count: int) -> Workers:
         workers = Workers(name, count)
-        cleanup.callback(workers.shutdown)
+        # Off the loop: those who are still at work may wait for a call that is made on it.
+        cleanup.push_async_callback(asyncio.to_thread, workers.shutdown)
         return workers
 
     def _open_disks(self, identity: Identity) -> list[Disk]:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.cluster import Group
-from sdrs_core.errors import SaveFailedError, StaleEpochError, UnavailableError
+from sdrs_core.errors import SaveFailedError, SdrsError, StaleEpochError, UnavailableError
 from sdrs_core.ids import random_id
 from sdrs_proto.v1 import membership_pb2
 from sdrs_proto.v1 import storage_pb2 as pb
 from tests.support.blob_sender import intent_of
 from tests.support.cluster import DaemonProcess
 from tests.support.map_teller import group_of
-from tests.support.stores import flip_bit, hash_of, payload
+from tests.support.stores import REPLICATION_POINTS, flip_bit, hash_of, payload
 from tests.support.told_nodes import IMPATIENT, NAMES, WRITE_SLOTS, ToldNodes, told_nodes
 from tests.support.waiting import wait_for
 
@@ -249,6 +249,27 @@ def test_a_relay_to_a_member_that_left_is_given_up_at_once(told: ToldNodes) -> N
     told.teller.tell()
     assert told.holders(intent.blob_id) == ["n1"]
     assert not told.reports_of(group)
+
+
+@pytest.mark.parametrize("point", REPLICATION_POINTS)
+def test_a_primary_that_dies_at_any_step_leaves_a_shard_that_the_next_one_can_seal(told: ToldNodes, point: str) -> None:
+    group = told.form("n1", "n2")
+    data = payload(4 * BLOCK_BYTES)
+    intent = intent_of(group, len(data))
+    # It may die just after its last word, and nobody sees it fail.
+    with told.dying_at("n1", point), suppress(SdrsError, OSError):
+        told.calls("n1").write(intent, data)
+        told.calls("n1").seal(group, [intent], [data])
+    assert [receipt.epoch for receipt in told.receipts_of(group)] == ([1] if point == "seal.registered" else [])
+    moved = told.reform(group, "n2", "n3")
+    intent.epoch = moved.epoch
+    if not told.calls("n2").held(intent.blob_id):
+        told.calls("n2").write(intent, data)
+    told.calls("n2").seal(moved, [intent], [data])
+    receipt = told.receipts_of(group)[-1]
+    assert [holder.node_id for holder in receipt.shard.blobs[0].holders] == ["n2", "n3"]
+    for name in ("n2", "n3"):
+        assert _payload_on_disk(told.daemons[name], intent.blob_id, len(data)) == data
 
 
 @pytest.mark.parametrize(("members", "epoch"), [(["n1", "n3"], "2"), (["n3", "n4"], "1")])
