@@ -10,12 +10,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import catalog, l1, startup, streams
+from benchmarks import catalog, failover, l1, l2, startup, streams
 from benchmarks.results import LATEST, Benchmark, Result, write_latest
 
 BENCHMARKS: dict[str, Benchmark] = {
     "l1_save": l1.l1_save,
     "l1_restore": l1.l1_restore,
+    "l2_save": l2.l2_save,
+    "failover": failover.failover,
     "streams": streams.streams,
     "rss_bytes": l1.rss_bytes,
     "import_seconds": startup.import_seconds,

@@ -19,7 +19,7 @@ GIB = raw.GIB
 ROUNDS = 5
 
 
-def _pids(cluster: LocalCluster) -> list[int]:
+def pids_of(cluster: LocalCluster) -> list[int]:
     return [os.getpid(), *(daemon.pid for daemon in [cluster.controller, *cluster.nodes])]
 
 
@@ -34,11 +34,11 @@ def l1_save(folder: Path) -> Iterator[Result]:
 
         def save() -> float:
             step = next(steps)
-            before = cpu_seconds(_pids(cluster))
+            before = cpu_seconds(pids_of(cluster))
             start = time.perf_counter()
             ckpts.save(step=step, state=state).wait("L1")
             elapsed = time.perf_counter() - start
-            cpu.append(cpu_seconds(_pids(cluster)) - before)
+            cpu.append(cpu_seconds(pids_of(cluster)) - before)
             return elapsed
 
         save()
@@ -61,11 +61,11 @@ def l1_restore(folder: Path) -> Iterator[Result]:
             restored.clear()
             for fragment in cluster.fragments():
                 raw.forget(fragment)
-            before = cpu_seconds(_pids(cluster))
+            before = cpu_seconds(pids_of(cluster))
             start = time.perf_counter()
             restored.append(ckpts.restore())
             elapsed = time.perf_counter() - start
-            cpu.append(cpu_seconds(_pids(cluster)) - before)
+            cpu.append(cpu_seconds(pids_of(cluster)) - before)
             return elapsed
 
         ours, theirs = alternate(ROUNDS, restore, lambda: raw.read_and_hash(folder / "raw"))

@@ -54,13 +54,14 @@ def train_step(state: dict[str, object]) -> float:
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("--job", default="tiny")
+    flags.add_argument("--pool", help="where its checkpoints go; the pool `default` if it is not given")
     flags.add_argument("--steps", type=int, default=60)
     flags.add_argument("--save-every", type=int, default=10)
     flags.add_argument("--ballast-mib", type=int, default=16)
     options = flags.parse_args()
 
     with sdrs.connect() as cluster:
-        ckpts = cluster.checkpoints(options.job)
+        ckpts = cluster.checkpoints(options.job, pool=options.pool)
         if ckpts.latest() is None:
             state = fresh_state(options.ballast_mib)
             print("start from nothing", flush=True)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from sdrs.saving import Progress as Progress
     from sdrs.saving import Saving as Saving
     from sdrs.views import ClusterInfo as ClusterInfo
+    from sdrs.views import Event as Event
+    from sdrs.views import FailoverOutcome as FailoverOutcome
+    from sdrs.views import GroupInfo as GroupInfo
     from sdrs.views import JobInfo as JobInfo
     from sdrs.views import PoolInfo as PoolInfo
     from sdrs.views import Verification as Verification
@@ -40,6 +43,9 @@ _HOMES = {
     "Checkpoints": ("sdrs.checkpoints", "Checkpoints"),
     "Cluster": ("sdrs.cluster", "Cluster"),
     "ClusterInfo": ("sdrs.views", "ClusterInfo"),
+    "Event": ("sdrs.views", "Event"),
+    "FailoverOutcome": ("sdrs.views", "FailoverOutcome"),
+    "GroupInfo": ("sdrs.views", "GroupInfo"),
     "JobInfo": ("sdrs.views", "JobInfo"),
     "Level": ("sdrs_core.levels", "Level"),
     "PoolInfo": ("sdrs.views", "PoolInfo"),
@@ -55,6 +61,9 @@ __all__ = [
     "Checkpoints",
     "Cluster",
     "ClusterInfo",
+    "Event",
+    "FailoverOutcome",
+    "GroupInfo",
     "JobInfo",
     "Level",
     "PoolInfo",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 
 from sdrs_core.errors import InvalidArgumentError
 
 DEFAULT_URL = "sdrs://127.0.0.1:7070"
 DEFAULT_PORT = 7070
+_PROBE_SECONDS = 1.0
 _SCHEME = "sdrs://"
 # A name, an IPv4 address or an IPv6 address in brackets; then perhaps a port.
 _ADDRESS = re.compile(
@@ -52,3 +54,12 @@ def _malformed(url: object, what: str) -> InvalidArgumentError:
         f"{url!r} is not the address of a cluster: {what}. Use sdrs://host:port, or sdrs://host1:port,host2:port "
         "with several controllers"
     )
+
+
+def listens(address: str) -> bool:
+    """Whether anybody takes connections there."""
+    try:
+        socket.create_connection(split_address(address), _PROBE_SECONDS).close()
+    except OSError:
+        return False
+    return True

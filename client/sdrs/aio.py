@@ -14,6 +14,7 @@ raises CancelledError at once; what it had begun ends in its thread, as it would
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -77,7 +78,8 @@ class Saving(_Twin[sync_saving.Saving]):
         return self._sync.step
 
     async def wait(self, level: str | Level | None = None, timeout: float | None = None) -> Checkpoint:
-        """As the sync one, without a thread that waits."""
+        """As the sync one, without a thread that waits for the commit."""
+        started = time.monotonic()
         await _run(self._pool, partial(self._sync.check_level, level))
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -90,7 +92,10 @@ class Saving(_Twin[sync_saving.Saving]):
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await ended.wait()
-        return self._sync.settle(timeout)
+        if level is None:
+            return self._sync.settle(timeout)
+        deadline = None if timeout is None else started + timeout
+        return await _run(self._pool, partial(self._sync.settle, timeout, level, deadline))
 
     def done(self) -> bool:
         return self._sync.done()
@@ -151,6 +156,18 @@ class Cluster(_Twin[sync_cluster.Cluster]):
     update_pool = _awaitable(sync_cluster.Cluster.update_pool)
     delete_pool = _awaitable(sync_cluster.Cluster.delete_pool)
     jobs = _awaitable(sync_cluster.Cluster.jobs)
+    groups = _awaitable(sync_cluster.Cluster.groups)
+    group = _awaitable(sync_cluster.Cluster.group)
+    switchover = _awaitable(sync_cluster.Cluster.switchover)
+    failover = _awaitable(sync_cluster.Cluster.failover)
+    pause = _awaitable(sync_cluster.Cluster.pause)
+    resume = _awaitable(sync_cluster.Cluster.resume)
+    cordon = _awaitable(sync_cluster.Cluster.cordon)
+    uncordon = _awaitable(sync_cluster.Cluster.uncordon)
+    history = _awaitable(sync_cluster.Cluster.history)
+    export_meta = _awaitable(sync_cluster.Cluster.export_meta)
+    import_meta = _awaitable(sync_cluster.Cluster.import_meta)
+    rebuild_meta = _awaitable(sync_cluster.Cluster.rebuild_meta)
 
     async def close(self) -> None:
         try:

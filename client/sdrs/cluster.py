@@ -7,18 +7,19 @@ import os
 from types import TracebackType
 
 from sdrs import forks
-from sdrs.address import cluster_url, parse_url
+from sdrs.address import cluster_url, listens, parse_url
 from sdrs.checkpoints import Checkpoints
+from sdrs.operations import Operations
 from sdrs.process import Process, Settings
 from sdrs.rpc.channels import Channels
 from sdrs.rpc.control import Control
 from sdrs.views import ClusterInfo, JobInfo, PoolInfo, cluster_info_from, pool_info_from
 from sdrs_core.attempts import Attempt
-from sdrs_core.cluster import DEFAULT_POOL, Group, Node, Pool, Retention
+from sdrs_core.cluster import DEFAULT_POOL, Group, Node, Pool, ReadPolicy, Retention
 from sdrs_core.errors import DeadlineExceededError, InvalidArgumentError, RefusedError, SdrsError, UnavailableError
 from sdrs_core.ids import ClusterId, JobName, PoolName, check_name, random_id
 from sdrs_core.levels import Level, parse_level
-from sdrs_proto.convert import group_from, level_to, node_from, pool_to
+from sdrs_proto.convert import group_from, level_to, node_from, pool_to, read_policy_to
 from sdrs_proto.v1 import control_pb2 as messages
 
 DEFAULT_STAGING_BYTES = 256 << 20
@@ -31,15 +32,15 @@ log = logging.getLogger("sdrs")
 def connect(url: str | None = None, *, timeout_seconds: float = 10.0, staging_bytes: int | None = None) -> Cluster:
     """Connect to the cluster at ``url``, else at SDRS_URL, else on this machine.
 
-    ``timeout_seconds`` is how long a controller that is out of reach is waited for in later calls; here each is asked
-    once. ``staging_bytes`` (else SDRS_STAGING_BYTES) bounds the memory into which saves are copied.
+    ``timeout_seconds`` is how long a controller that is out of reach is waited for in later calls. Here each is asked
+    once, unless there are several and one of them is about to take over. ``staging_bytes`` (else SDRS_STAGING_BYTES)
+    bounds the memory into which saves are copied.
     """
     url = cluster_url(url)
     addresses = parse_url(url)
     channels = Channels()
     try:
-        control = Control(channels, addresses, patience_seconds=0.0)
-        info = cluster_info_from(control.call("get_cluster", messages.GetClusterRequest()))
+        info = _first_contact(Control(channels, addresses, timeout_seconds), addresses)
     except (UnavailableError, DeadlineExceededError) as error:
         raise UnavailableError(
             f"no controller answers at {url}: start a cluster on this machine with `sdrs up`, or set SDRS_URL "
@@ -50,6 +51,17 @@ def connect(url: str | None = None, *, timeout_seconds: float = 10.0, staging_by
         channels.close()
     budget = _staging_budget() if staging_bytes is None else staging_bytes
     return Cluster(url, info.id, Settings(addresses, timeout_seconds, budget, info.save_ttl_seconds))
+
+
+def _first_contact(control: Control, addresses: tuple[str, ...]) -> ClusterInfo:
+    try:
+        found = control.call("get_cluster", messages.GetClusterRequest(), patience_seconds=0.0)
+    except (UnavailableError, DeadlineExceededError):
+        # After the active controller is lost it takes a few seconds until the one that stands by may act.
+        if len(addresses) == 1 or not any(listens(address) for address in addresses):
+            raise
+        found = control.call("get_cluster", messages.GetClusterRequest())
+    return cluster_info_from(found)
 
 
 def _staging_budget() -> int:
@@ -63,7 +75,7 @@ def _staging_budget() -> int:
     return int(text)
 
 
-class Cluster:
+class Cluster(Operations):
     """Made by ``connect``; may be used from several threads, and after a fork."""
 
     def __init__(self, url: str, cluster_id: ClusterId, settings: Settings) -> None:
@@ -121,13 +133,20 @@ class Cluster:
         keep_last: int | None = None,
         keep_every_steps: int | None = None,
         max_age_seconds: int | None = None,
+        allow_degraded: bool = False,
+        read_policy: str | ReadPolicy = ReadPolicy.ROUND_ROBIN,
     ) -> PoolInfo:
-        """Make a pool. ``mirrors`` is for L2, ``ec`` (``"4+2"``) for L3; without retention rules everything is kept."""
+        """Make a pool. ``mirrors`` is for L2, ``ec`` (``"4+2"``) for L3; without retention rules everything is kept.
+
+        ``allow_degraded``: saves go on with fewer copies when too few nodes are left. ``read_policy``: which holder is
+        read first.
+        """
         data_fragments, parity_fragments = _parse_ec(ec)
+        wanted = parse_level(level)
         pool = Pool(
             name=PoolName(check_name(name, "pool")),
-            level=parse_level(level),
-            mirrors=1 if mirrors is None else _check_count("mirrors", mirrors, 1),
+            level=wanted,
+            mirrors=_default_mirrors(wanted) if mirrors is None else _check_count("mirrors", mirrors, 1),
             data_fragments=data_fragments,
             parity_fragments=parity_fragments,
             retention=Retention(
@@ -135,6 +154,8 @@ class Cluster:
                 keep_every_steps=_check_count("keep_every_steps", keep_every_steps or 0),
                 max_age_seconds=_check_count("max_age_seconds", max_age_seconds or 0),
             ),
+            allow_degraded=allow_degraded,
+            read_policy=_parse_read_policy(read_policy),
         )
         request = messages.CreatePoolRequest(request_id=random_id(), pool=pool_to(pool))
         return pool_info_from(self.process().control.call("create_pool", request).pool)
@@ -144,14 +165,29 @@ class Cluster:
         name: str,
         *,
         level: str | Level | None = None,
+        mirrors: int | None = None,
         keep_last: int | None = None,
         keep_every_steps: int | None = None,
         max_age_seconds: int | None = None,
+        allow_degraded: bool | None = None,
+        read_policy: str | ReadPolicy | None = None,
     ) -> PoolInfo:
-        """Change a pool: None leaves a setting as it is, 0 turns a retention rule off."""
+        """Change a pool: None leaves a setting as it is, 0 turns a retention rule off.
+
+        A pool that is given another level gets that level's usual number of copies unless ``mirrors`` says another.
+        """
         request = messages.UpdatePoolRequest(request_id=random_id(), name=name)
         if level is not None:
-            request.level = level_to(parse_level(level))
+            wanted = parse_level(level)
+            request.level = level_to(wanted)
+            if mirrors is None and self.pool(name).pool.level is not wanted:
+                mirrors = _default_mirrors(wanted)
+        if mirrors is not None:
+            request.mirrors = _check_count("mirrors", mirrors, 1)
+        if allow_degraded is not None:
+            request.allow_degraded = allow_degraded
+        if read_policy is not None:
+            request.read_policy = read_policy_to(_parse_read_policy(read_policy))
         if keep_last is not None:
             request.keep_last = _check_count("keep_last", keep_last)
         if keep_every_steps is not None:
@@ -214,6 +250,18 @@ def _parse_ec(text: str | None) -> tuple[int, int]:
     if not (plus and data.isdecimal() and parity.isdecimal() and int(data) and int(parity)):
         raise InvalidArgumentError(f"{text!r} is not an erasure code: give data+parity fragments, 4+2 for example")
     return int(data), int(parity)
+
+
+def _default_mirrors(level: Level) -> int:
+    return 2 if level is Level.L2 else 1
+
+
+def _parse_read_policy(text: str | ReadPolicy) -> ReadPolicy:
+    try:
+        return ReadPolicy(str(text).replace("-", "_"))
+    except ValueError:
+        known = ", ".join(policy.value.replace("_", "-") for policy in ReadPolicy)
+        raise InvalidArgumentError(f"{text!r} is not a read policy: give one of {known}") from None
 
 
 def _check_count(name: str, value: int, least: int = 0) -> int:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sdrs.restore.holders import HolderBook
+from sdrs.restore.reports import DamageReports
 from sdrs.rpc.channels import Channels
 from sdrs.rpc.control import Control
+from sdrs.rpc.map import Maps
 from sdrs.save.in_flight import InFlight
 from sdrs.transfer.routes import Routes
 
@@ -27,9 +30,13 @@ class Process:
         self.channels = Channels()
         self.control = Control(self.channels, settings.addresses, settings.timeout_seconds)
         self.routes = Routes(self.channels)
+        self.maps = Maps(self.control)
+        self.holders = HolderBook()
+        self.reports = DamageReports(self.control)
         self.saves = InFlight(
             self.control,
             self.routes,
+            self.maps,
             staging_bytes=settings.staging_bytes,
             renew_seconds=max(MIN_RENEW_SECONDS, settings.save_ttl_seconds / RENEWALS_PER_TTL),
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -11,8 +13,12 @@ from dataclasses import dataclass
 from sdrs import forks
 from sdrs.views import Report
 from sdrs_core.checkpoints import Save as Checkpoint
-from sdrs_core.errors import DeadlineExceededError, RefusedError, UnsupportedError
+from sdrs_core.errors import DeadlineExceededError, RefusedError, SaveFailedError, UnsupportedError
 from sdrs_core.levels import Level, parse_level
+
+# How often a commit at less than what was waited for is looked at again.
+FIRST_LOOK_SECONDS = 0.1
+MAX_LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +40,14 @@ class Saving:
         total_bytes: int,
         promised_level: Callable[[], Level],
         report: Report | None = None,
+        look_again: Callable[[Checkpoint], Checkpoint] | None = None,
     ) -> None:
         self.job = job
         self.step = step
         self.outcome: Future[Checkpoint] = Future()
         self.outcome.set_running_or_notify_cancel()  # a save that is under way cannot be cancelled
         self._promised_level = promised_level
+        self._look_again = look_again
         self._report = report
         self._total_bytes = total_bytes
         self._sent_bytes = 0
@@ -51,21 +59,47 @@ class Saving:
     def wait(self, level: str | Level | None = None, timeout: float | None = None) -> Checkpoint:
         """The committed checkpoint; raises what went wrong. After a timeout it can be waited for again.
 
-        A commit is at the level that the pool promises (P6), so waiting for less waits for the same.
+        A commit is at the level that the pool promises (P6), so waiting for less waits for the same. Only a pool that
+        allows it commits at less while nodes are missing; then waiting for ``level`` waits until repair has raised it.
         """
         self.check_level(level)
         self._check_process()
+        deadline = None if timeout is None else time.monotonic() + timeout
         wait_for([self.outcome], timeout)
-        return self.settle(timeout)
+        return self.settle(timeout, level, deadline)
 
-    def settle(self, timeout: float | None) -> Checkpoint:
-        """The outcome after a wait of ``timeout`` seconds."""
+    def settle(
+        self, timeout: float | None, level: str | Level | None = None, deadline: float | None = None
+    ) -> Checkpoint:
+        """The outcome after a wait of ``timeout`` seconds, once it has reached ``level``."""
         if not self.outcome.done():
             raise DeadlineExceededError(
                 f"{self} is not committed after {timeout} s{self._ranks_in}: it goes on, and can be waited for again"
             )
         self._is_seen = True
-        return self.outcome.result()
+        checkpoint = self.outcome.result()
+        return checkpoint if level is None else self._reach(parse_level(level), checkpoint, timeout, deadline)
+
+    def _reach(
+        self, wanted: Level, checkpoint: Checkpoint, timeout: float | None, deadline: float | None
+    ) -> Checkpoint:
+        # I6: less than what was waited for is never returned as if it were that.
+        pause_seconds = FIRST_LOOK_SECONDS
+        while checkpoint.level < wanted:
+            if not checkpoint.state.is_readable or self._look_again is None:
+                raise SaveFailedError(
+                    f"{self} is {checkpoint.state} and reached {checkpoint.level}, so {wanted} is never reached"
+                )
+            left_seconds = math.inf if deadline is None else deadline - time.monotonic()
+            if left_seconds <= 0:
+                raise DeadlineExceededError(
+                    f"{self} is committed at {checkpoint.level}, and not at {wanted} after {timeout} s: its pool lacks "
+                    "nodes; it is raised once they are there, and can be waited for again"
+                )
+            time.sleep(min(pause_seconds, left_seconds))
+            pause_seconds = min(2 * pause_seconds, MAX_LOOK_SECONDS)
+            checkpoint = self._look_again(checkpoint)
+        return checkpoint
 
     def done(self) -> bool:
         """Whether it is committed or has failed."""

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sdrs_core.checkpoints import Save as Checkpoint
-from sdrs_core.cluster import Group, Pool
-from sdrs_core.ids import BlobId, ClusterId, JobName, NodeId
-from sdrs_proto.convert import group_from, pool_from
+from sdrs_core.cluster import Group, Node, Pool
+from sdrs_core.ids import BlobId, ClusterId, GroupId, JobName, NodeId, PoolName
+from sdrs_proto.convert import group_from, node_from, pool_from, save_from
 from sdrs_proto.v1 import cluster_pb2, control_pb2
 
 # Told the bytes that are done and those in total, while something goes on.
 Report = Callable[[int, int], None]
+# Told the stage that is under way, what is done of it and what there is in total.
+StageReport = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairProgress:
+    """What is still to be copied, and what was since the controller became the active one."""
+
+    waiting_blobs: int = 0
+    waiting_bytes: int = 0
+    done_blobs: int = 0
+    done_bytes: int = 0
+    failed_blobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +43,15 @@ class ClusterInfo:
     save_ttl_seconds: int
     grace_seconds: int
     metrics_endpoint: str
+    # Why an operator paused automatic failover; empty: it is not paused.
+    paused_because: str = ""
+    degraded_group_count: int = 0
+    # Blobs with fewer live copies than their pool asks for.
+    degraded_blob_count: int = 0
+    # Checkpoints of which some blob has no live copy left.
+    unavailable_count: int = 0
+    repair: RepairProgress = field(default_factory=RepairProgress)
+    store: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +63,54 @@ class PoolInfo:
     checkpoint_count: int
     used_bytes: int
     groups: tuple[Group, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the cluster's history. ``duration_ms`` is from the first sign of trouble to the change."""
+
+    id: str
+    unix_ms: int
+    kind: str
+    text: str
+    pool: PoolName | None = None
+    group_id: GroupId | None = None
+    node_id: NodeId | None = None
+    epoch: int = 0
+    duration_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """``member_epochs`` are those that the members are known to have persisted, in the order of the members."""
+
+    group: Group
+    nodes: tuple[Node, ...]
+    member_epochs: tuple[int, ...]
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverOutcome:
+    """``lost`` are the checkpoints that were given up, in so many words."""
+
+    group: Group
+    lost: tuple[Checkpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetaImport:
+    cluster_id: ClusterId
+    incarnation: int
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetaRebuild:
+    """``problems`` say in sentences what could not be brought back."""
+
+    checkpoint_count: int
+    problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +160,18 @@ def cluster_info_from(message: control_pb2.GetClusterResponse) -> ClusterInfo:
         save_ttl_seconds=message.save_ttl_seconds,
         grace_seconds=message.grace_seconds,
         metrics_endpoint=message.metrics_endpoint,
+        paused_because=message.paused_because,
+        degraded_group_count=message.degraded_group_count,
+        degraded_blob_count=message.degraded_blob_count,
+        unavailable_count=message.unavailable_count,
+        repair=RepairProgress(
+            waiting_blobs=message.repair.waiting_blobs,
+            waiting_bytes=message.repair.waiting_bytes,
+            done_blobs=message.repair.done_blobs,
+            done_bytes=message.repair.done_bytes,
+            failed_blobs=message.repair.failed_blobs,
+        ),
+        store=message.store,
     )
 
 
@@ -111,3 +193,30 @@ def problem_from(message: control_pb2.BlobProblem) -> Problem:
         problem=message.problem,
         undecided=message.undecided,
     )
+
+
+def event_from(message: control_pb2.ClusterEvent) -> Event:
+    return Event(
+        id=message.id,
+        unix_ms=message.unix_ms,
+        kind=message.kind,
+        text=message.text,
+        pool=PoolName(message.pool) if message.pool else None,
+        group_id=GroupId(message.group_id) if message.group_id else None,
+        node_id=NodeId(message.node_id) if message.node_id else None,
+        epoch=message.epoch,
+        duration_ms=message.duration_ms,
+    )
+
+
+def group_info_from(message: control_pb2.GetGroupResponse) -> GroupInfo:
+    return GroupInfo(
+        group=group_from(message.group),
+        nodes=tuple(node_from(node) for node in message.nodes),
+        member_epochs=tuple(message.member_epochs),
+        events=tuple(event_from(event) for event in message.events),
+    )
+
+
+def failover_outcome_from(message: control_pb2.FailoverResponse) -> FailoverOutcome:
+    return FailoverOutcome(group_from(message.group), tuple(save_from(save) for save in message.lost))

@@ -144,6 +144,13 @@ class Order:
 MAX_MIRRORS = 8
 
 
+def level_reached(pool: Pool, copies: int) -> Level:
+    """The level that so many durable copies are worth in a pool (I6)."""
+    if copies == 0:
+        return Level.NONE
+    return pool.level if copies >= pool.copies else Level.L1
+
+
 def check_pool(pool: Pool) -> Pool:
     """Refuse what cannot be kept; L3 is refused until it exists."""
     check_name(pool.name, "pool")

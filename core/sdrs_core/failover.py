@@ -5,12 +5,14 @@ A group is re-formed by one transaction, its epoch one higher: whoever acts unde
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sdrs_core.cluster import Group, Pool
 from sdrs_core.ids import GroupId, NodeId, PoolName
+from sdrs_core.placement import nearness, stable_hash
 
 
 class Liveness(StrEnum):
@@ -65,3 +67,236 @@ class Reform:
     primary: NodeId
     cause: Cause
     why: str
+
+
+def first_epoch(incarnation: int) -> int:
+    """Where epochs begin in a rebuilt or imported cluster: above all that its nodes may remember (P18)."""
+    return (incarnation - 1) * 1_000_000_000 + 1
+
+
+def decide_failover(view: View, *, settle_seconds: float) -> list[Reform]:
+    """Which groups to re-form now, by group id; applying all of them and deciding again gives none.
+
+    - paused, or moved by an operator right now: left alone. An L1 group is never moved (I4)
+    - a node that is not judged yet (UNKNOWN) stays what it is: neither lost, nor a spare, nor home
+    - a lost member is replaced by a spare. Without enough spares the group goes on with fewer if its pool allows that;
+      otherwise it stays as it is, and refuses saves: nothing would be gained by moving it
+    - a member that is cordoned, shunned or takes no writes is replaced by a spare. Without one it stays, unless it
+      keeps saves from going on (it is shunned, or takes no writes) and the pool allows fewer copies
+    - the primary stays if it can; else the most senior good member follows it. A spare coordinates only if nobody is
+      left: it needs no history, because the holders of each blob are recorded (I4)
+    - once all of ``home`` have been well for ``settle_seconds``, the group goes home
+    """
+    if view.paused:
+        return []
+    memberships = Counter(node for group in view.groups for node in group.members)
+    reforms = []
+    for group in sorted(view.groups, key=lambda group: group.id):
+        reform = _decide_group(group, view, settle_seconds, memberships)
+        if reform is not None:
+            memberships.subtract(group.members)
+            memberships.update(reform.members)
+            reforms.append(reform)
+    return reforms
+
+
+def _decide_group(group: Group, view: View, settle_seconds: float, memberships: Mapping[NodeId, int]) -> Reform | None:
+    pool = view.pools.get(group.pool)
+    if pool is None or pool.copies == 1 or group.id in view.moving:
+        return None
+    members = _patched(group, pool, view, memberships)
+    primary = _primary(group, members, view)
+    home = _at_home(group, pool, view, settle_seconds, memberships)
+    # A home that is short of members never costs a copy: then those that are impaired stay.
+    is_home = home is not None and len(home) >= min(len(members), pool.copies)
+    if home is not None and is_home:
+        members, primary = home, group.home[0]
+    if primary is None or (members, primary) == (group.members, group.primary):
+        return None
+    if len(members) < pool.copies and not pool.allow_degraded:
+        return None
+    cause, why = _reason(group, members, view, is_home=is_home)
+    return Reform(group, members, primary, cause, why)
+
+
+def _at_home(
+    group: Group, pool: Pool, view: View, settle_seconds: float, memberships: Mapping[NodeId, int]
+) -> tuple[NodeId, ...] | None:
+    """The members once it has gone home, or None if it should not now. A short home is filled up to full size."""
+    if not group.home or any(_liveness(node, view) is Liveness.UNKNOWN for node in group.members):
+        return None
+    for node in group.home:
+        if not _is_fit(node, group, view) or view.nodes[node].flapping:
+            return None
+        if view.nodes[node].up_for_seconds < settle_seconds:
+            return None
+    extra = [node for node in group.members if node not in group.home and _is_fit(node, group, view)]
+    wanted = {*group.home, *extra[: max(0, pool.copies - len(group.home))]}
+    # Members are in order of seniority: those that are in already come first.
+    ordered = [node for node in dict.fromkeys((*group.members, *group.home)) if node in wanted]
+    return _filled(ordered, pool.copies, group, view, memberships)
+
+
+def _patched(group: Group, pool: Pool, view: View, memberships: Mapping[NodeId, int]) -> tuple[NodeId, ...]:
+    """The members without those that are lost, spares taken in for them and then for those that are impaired."""
+    present = [node for node in group.members if not _is_lost(node, group, pool, view)]
+    members = list(_filled(present, pool.copies, group, view, memberships))
+    for node in present:
+        if _liveness(node, view) is Liveness.UNKNOWN or _is_fit(node, group, view):
+            continue
+        rest = [member for member in members if member != node]
+        replaced = _filled(rest, pool.copies, group, view, memberships)
+        if len(replaced) >= min(len(members), pool.copies):
+            members = list(replaced)
+    return tuple(members)
+
+
+def _filled(
+    members: list[NodeId], size: int, group: Group, view: View, memberships: Mapping[NodeId, int]
+) -> tuple[NodeId, ...]:
+    """``members`` and as many spares as are needed and exist; never one that is a member already, for whatever reason.
+
+    Flapping nodes come last, then those in a domain that the group has already; home members first, then the best
+    separated, then the least loaded.
+    """
+    filled = list(members)
+    if len(filled) >= size:
+        return tuple(filled)
+    spares = [node for node in view.nodes if node not in group.members and _is_fit(node, group, view)]
+    while len(filled) < size and (left := [node for node in spares if node not in filled]):
+        taken = [view.nodes[node].domain for node in filled if node in view.nodes]
+
+        def order(node: NodeId, taken: list[str] = taken) -> tuple[object, ...]:
+            facts = view.nodes[node]
+            near = nearness(facts.domain, taken)
+            tie = stable_hash(f"{group.id} {node}")
+            return (facts.flapping, facts.domain in taken, node not in group.home, near, memberships[node], tie, node)
+
+        filled.append(min(left, key=order))
+    return tuple(filled)
+
+
+def _primary(group: Group, members: tuple[NodeId, ...], view: View) -> NodeId | None:
+    """Who coordinates; None if that cannot be said before a former member is judged."""
+    if members == group.members:
+        return group.primary
+    former = [node for node in group.members if node in members]
+    good = [node for node in former if _is_fit(node, group, view)]
+    unknown = [node for node in former if _liveness(node, view) is Liveness.UNKNOWN]
+    if group.primary in good or group.primary in unknown:
+        return group.primary
+    if good:
+        return good[0]
+    if unknown:
+        return None
+    able = [node for node in members if view.nodes[node].takes_writes]
+    return able[0] if able else None
+
+
+def _reason(group: Group, members: tuple[NodeId, ...], view: View, *, is_home: bool) -> tuple[Cause, str]:
+    gone = [node for node in group.members if node not in members]
+    lost = [node for node in gone if _liveness(node, view) is Liveness.DOWN]
+    unable = [node for node in gone if node not in lost and not view.nodes[node].takes_writes]
+    cordoned = [node for node in gone if node in view.nodes and view.nodes[node].cordoned]
+    shunned = [node for node in gone if (group.id, node) in view.shunned]
+    if lost:
+        is_primary_lost = group.primary in lost
+        return (Cause.PRIMARY_LOST if is_primary_lost else Cause.MEMBER_LOST), f"{_named(lost)} down"
+    if unable:
+        is_primary_lost = group.primary in unable
+        return (Cause.PRIMARY_LOST if is_primary_lost else Cause.MEMBER_LOST), f"{_named(unable)} out of usable disks"
+    if cordoned:
+        return Cause.CORDONED, f"{_named(cordoned)} cordoned"
+    if shunned:
+        return Cause.MEMBER_SHUNNED, f"{_named(shunned)} failing or too slow"
+    if is_home:
+        return Cause.RESTORED, f"home again: {', '.join(group.home)}"
+    return Cause.MEMBER_LOST, "filled up"
+
+
+def _named(nodes: list[NodeId]) -> str:
+    return f"{', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'}"
+
+
+def _liveness(node: NodeId, view: View) -> Liveness:
+    """A node that was removed is as lost as one that is down."""
+    return view.nodes[node].liveness if node in view.nodes else Liveness.DOWN
+
+
+def _is_lost(node: NodeId, group: Group, pool: Pool, view: View) -> bool:
+    """Whether nothing can be saved together with it."""
+    if _liveness(node, view) is not Liveness.UP:
+        return _liveness(node, view) is Liveness.DOWN
+    return pool.allow_degraded and (not view.nodes[node].takes_writes or (group.id, node) in view.shunned)
+
+
+def _is_fit(node: NodeId, group: Group, view: View) -> bool:
+    """Whether it can take part in saves of this group from now on."""
+    facts = view.nodes.get(node)
+    return (
+        facts is not None
+        and facts.liveness is Liveness.UP
+        and facts.takes_writes
+        and not facts.cordoned
+        and (group.id, node) not in view.shunned
+    )
+
+
+def apply(view: View, reforms: Iterable[Reform]) -> View:
+    """The view once these are carried out."""
+    reformed = {
+        reform.before.id: replace(
+            reform.before, epoch=reform.before.epoch + 1, members=reform.members, primary=reform.primary
+        )
+        for reform in reforms
+    }
+    return replace(view, groups=tuple(reformed.get(group.id, group) for group in view.groups))
+
+
+def can_save(group: Group, view: View) -> bool:
+    """Whether it may take saves now; ``refusal_of`` says why not."""
+    return not refusal_of(group, view)
+
+
+def refusal_of(group: Group, view: View) -> str:
+    """Why the group takes no saves, and what to do; empty if it takes them.
+
+    It does when every member is up and takes writes, because every one of them must acknowledge (I1), and when there
+    are as many as the pool has copies, or at least one where it allows degraded saves.
+    """
+    pool = view.pools.get(group.pool)
+    if pool is None:
+        return f'group {group.id} belongs to pool "{group.pool}", which does not exist'
+    down = [node for node in group.members if _liveness(node, view) is Liveness.DOWN]
+    unknown = [node for node in group.members if _liveness(node, view) is Liveness.UNKNOWN]
+    unable = [node for node in group.members if node not in [*down, *unknown] and not view.nodes[node].takes_writes]
+    up_count = len(group.members) - len(down) - len(unknown)
+    counted = f"group {group.id} has {up_count} of {pool.copies} members up"
+    if down and pool.copies == 1:
+        return (
+            f"group {group.id} is at L1 and {_named(down)} down: start it again; an L1 group is never moved by itself"
+        )
+    if pool.copies == 1 and group.primary in view.nodes and view.nodes[group.primary].cordoned:
+        return f"group {group.id} takes no saves, its node is cordoned: sdrs node uncordon {group.primary}"
+    if down and view.paused:
+        return f'{counted}, {_named(down)} down and failover is paused: start it again, or "sdrs resume"'
+    if unknown:
+        return f"{counted}, {_named(unknown)} not heard yet: wait, or look at the network between it and the controller"
+    if down and pool.allow_degraded:
+        return f"{counted}, {_named(down)} down: wait until it is re-formed, or start another node"
+    if down or (up_count < pool.copies and not pool.allow_degraded) or not group.members:
+        return f'{counted}: start another node, or "sdrs pool set {pool.name} --allow-degraded"'
+    if unable:
+        return f"group {group.id} cannot write on {', '.join(unable)}: free or replace its disks, or start another node"
+    return ""
+
+
+def problem_of(group: Group, view: View) -> str:
+    """As ``refusal_of``, but also why it takes saves below its pool's level; empty if all is well."""
+    refusal = refusal_of(group, view)
+    if refusal:
+        return refusal
+    pool = view.pools[group.pool]
+    if len(group.members) < pool.copies:
+        return f"group {group.id} saves {len(group.members)} of {pool.copies} copies: start another node"
+    return ""

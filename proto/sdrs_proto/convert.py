@@ -17,8 +17,9 @@ from sdrs_core.cluster import (
     Retention,
 )
 from sdrs_core.errors import InvalidArgumentError
-from sdrs_core.ids import BlobId, DiskId, GroupId, JobName, NodeId, PoolName, SaveId
+from sdrs_core.ids import BlobId, ClusterId, DiskId, GroupId, JobName, NodeId, PoolName, SaveId
 from sdrs_core.levels import Level
+from sdrs_core.snapshots import SnapshotId
 from sdrs_proto.v1 import checkpoint_pb2, cluster_pb2, membership_pb2, storage_pb2
 
 _SAVE_STATES = {
@@ -331,4 +332,28 @@ def save_from(message: checkpoint_pb2.Checkpoint) -> Save:
         damage=message.damage,
         note=message.note,
         ended_unix_ms=message.ended_unix_ms,
+    )
+
+
+def snapshot_id_to(snapshot: SnapshotId) -> storage_pb2.SnapshotId:
+    return storage_pb2.SnapshotId(
+        cluster_id=snapshot.cluster_id,
+        incarnation=snapshot.incarnation,
+        term=snapshot.term,
+        revision=snapshot.revision,
+        created_unix_ms=snapshot.created_unix_ms,
+        size_bytes=snapshot.size_bytes,
+        hash=snapshot.hash,
+    )
+
+
+def snapshot_id_from(message: storage_pb2.SnapshotId) -> SnapshotId:
+    return SnapshotId(
+        cluster_id=ClusterId(message.cluster_id),
+        incarnation=message.incarnation,
+        term=message.term,
+        revision=message.revision,
+        created_unix_ms=message.created_unix_ms,
+        size_bytes=message.size_bytes,
+        hash=message.hash,
     )

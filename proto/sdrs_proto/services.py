@@ -71,17 +71,19 @@ class Stub:
 
 
 def handler(
-    service: ServiceDescriptor, implementation: object, wrap: Callable[[Method, Any], Any]
+    service: ServiceDescriptor, implementation: object, wrap: Callable[[Method, Any], Any], *others: object
 ) -> grpc.GenericRpcHandler:
-    """The handler that serves ``service`` with the methods of ``implementation``, each passed through ``wrap``.
+    """The handler that serves ``service`` with the methods of ``implementation`` and of ``others``, each passed through
+    ``wrap``. A method that none of them has is answered as unknown.
 
     Requests arrive at ``wrap`` as bytes: only there can a malformed one be answered with an error of ours.
     """
     table = {}
     for method in methods(service):
         make = getattr(grpc, f"{method.shape}_rpc_method_handler")
-        if not hasattr(implementation, method.python_name):
-            continue
-        behavior = wrap(method, getattr(implementation, method.python_name))
-        table[method.name] = make(behavior, None, method.encode_response)
+        for part in (implementation, *others):
+            if hasattr(part, method.python_name):
+                behavior = wrap(method, getattr(part, method.python_name))
+                table[method.name] = make(behavior, None, method.encode_response)
+                break
     return grpc.method_handlers_generic_handler(service.full_name, table)

@@ -1,4 +1,4 @@
-"""Orders that destroy or replace are signed: whoever reaches a node's port is not yet its controller."""
+"""Orders that store or destroy are signed: whoever reaches a node's port is not yet its controller."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sdrs_proto.v1.storage_pb2 import DropFragmentsRequest, PullFragmentRequest
 
-R = TypeVar("R", DropFragmentsRequest, PullFragmentRequest)
+SignedRequest = TypeVar("SignedRequest", DropFragmentsRequest, PullFragmentRequest)
 
 
 def shared_secret(node_key: str) -> str:
@@ -16,7 +16,7 @@ def shared_secret(node_key: str) -> str:
     return hashlib.sha256(node_key.encode()).hexdigest()
 
 
-def signature(secret: str, request: R) -> bytes:
+def signature(secret: str, request: SignedRequest) -> bytes:
     """Over the kind of ``request`` and all of it but its signature."""
     unsigned = type(request)()
     unsigned.CopyFrom(request)

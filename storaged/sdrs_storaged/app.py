@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,14 +23,22 @@ from sdrs_core.errors import RefusedError, SdrsError, UnavailableError
 from sdrs_proto.limits import CHANNEL_OPTIONS
 from sdrs_proto.services import CONTROL, MEMBERSHIP, STORAGE, handler
 from sdrs_storaged.config import Config, load_config, split_address
+from sdrs_storaged.control.archives import Archives
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.controller import Controller
+from sdrs_storaged.control.leadership import Leadership
+from sdrs_storaged.control.loops import run_until_one_fails
+from sdrs_storaged.control.meta.etcd import EtcdMetaStore
 from sdrs_storaged.control.meta.sqlite import SqliteMetaStore
+from sdrs_storaged.control.meta.store import MetaStore, Term
 from sdrs_storaged.data_dir import DataDir
 from sdrs_storaged.logs import configure_logs, get_log
-from sdrs_storaged.metrics import ControllerMetrics, DiskMetrics, NodeMetrics, new_registry, serve_metrics
+from sdrs_storaged.metrics import ControllerMetrics, DiskMetrics, GroupMetrics, NodeMetrics, new_registry, serve_metrics
+from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.node.identity import Identity
 from sdrs_storaged.node.receipts import ReceiptQueue
+from sdrs_storaged.node.reports import MemberReports
+from sdrs_storaged.node.snapshots import SnapshotShelf
 from sdrs_storaged.node.transfers import Slots, Tickets
 from sdrs_storaged.rpc.blobs import BlobStore
 from sdrs_storaged.rpc.channels import Channels
@@ -41,7 +48,16 @@ from sdrs_storaged.rpc.data_channel import DataChannelServer
 from sdrs_storaged.rpc.edge import serve
 from sdrs_storaged.rpc.membership_service import MembershipService
 from sdrs_storaged.rpc.node_client import NodeClient
+from sdrs_storaged.rpc.peers import Peers
+from sdrs_storaged.rpc.pulling import Pulling
+from sdrs_storaged.rpc.replication import Replication
+from sdrs_storaged.rpc.sealing import Sealing
+from sdrs_storaged.rpc.snapshot_service import SnapshotService
+from sdrs_storaged.rpc.standby import Switchboard
 from sdrs_storaged.rpc.storage_service import StorageService
+from sdrs_storaged.rpc.witness_client import WitnessClient
+from sdrs_storaged.rpc.workers import Workers
+from sdrs_storaged.rpc.writing import Writing
 from sdrs_storaged.store.capacity import Thresholds
 from sdrs_storaged.store.disk import Disk
 from sdrs_storaged.store.engine import FragmentStore
@@ -53,6 +69,8 @@ log = get_log("storaged")
 
 _DRAIN_SECONDS = 10.0
 _VERIFY_SLOTS = 2  # a disk reads no faster for more
+_PUSH_WORKERS = 4
+_LOOK_WORKERS = 4
 # A second daemon must not share the port: it would take half of the calls.
 _SERVER_OPTIONS = [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)]
 _LONGEST_UNIX_PATH = 100
@@ -116,52 +134,110 @@ class Daemon:
         config = self._config.controller
         folder = self._config.data_dir / "controller"
         folder.mkdir(exist_ok=True)
-        store = await SqliteMetaStore.open(folder / "meta.db")
+        store = await self._open_store(folder)
         cleanup.push_async_callback(store.close)
-        term = await store.campaign(f"{socket.gethostname()}:{os.getpid()}")
         nodes = NodeClient(self._channels)
-        controller = await Controller.start(store, term, Clock(), nodes, config)
-        self._registry.register(ControllerMetrics(controller))
-        handlers = [
-            handler(CONTROL, ControlService(controller, lambda: self._metrics_endpoint), serve),
-            handler(MEMBERSHIP, MembershipService(controller), serve),
-        ]
-        address = await self._serve(cleanup, config.listen, handlers)
-        cleanup.callback(tasks.create_task(controller.collector.run()).cancel)
-        cleanup.callback(tasks.create_task(controller.repairer.run()).cancel)
-        self._facts |= {"controller": address, "cluster_id": controller.members.cluster.id}
+        switchboard = Switchboard(lambda: leadership.active_address)
+        fronts = [handler(service, switchboard.front(service), serve) for service in (CONTROL, MEMBERSHIP)]
+        address = await self._serve(cleanup, config.listen, fronts)
+
+        async def lead(term: Term) -> None:
+            controller = await Controller.start(store, term, Clock(), nodes, config)
+            archives = Archives(controller, WitnessClient(self._channels), Clock(), folder)
+            services: dict[str, object] = {
+                CONTROL.name: ControlService(controller, archives, lambda: self._metrics_endpoint),
+                MEMBERSHIP.name: MembershipService(controller),
+            }
+            metrics = ControllerMetrics(controller)
+            self._registry.register(metrics)
+            try:
+                with switchboard.switched_to(services):
+                    leadership.settled.set()
+                    await run_until_one_fails(controller.run(), archives.run())
+            finally:
+                self._registry.unregister(metrics)
+
+        leadership = Leadership(store, f"{_advertised(address)} {os.getpid()}", lead)
+        cleanup.push_async_callback(_end, tasks.create_task(leadership.run()))
+        await leadership.settled.wait()
+        self._facts["controller"] = address
         log.info("controller_ready", address=address)
+
+    async def _open_store(self, folder: Path) -> MetaStore:
+        config = self._config.controller
+        if config.store == "etcd":
+            return await EtcdMetaStore.open(config.etcd)
+        return await SqliteMetaStore.open(folder / "meta.db")
 
     async def _start_node(self, cleanup: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
         config = self._config.node
         identity = await asyncio.to_thread(Identity.open, self._config.data_dir / "node.json", config.id)
-        client = ControllerClient(self._channels, config.controllers, identity)
+        groups = Groups(identity)
+        client = ControllerClient(self._channels, config.controllers, identity, groups)
         if not identity.cluster_id:
             await asyncio.to_thread(identity.join, await client.find_cluster())
         store = FragmentStore(await asyncio.to_thread(self._open_disks, identity), Clock().unix_seconds)
         cleanup.callback(store.close)
-        slot_count = config.write_slots + config.read_slots + _VERIFY_SLOTS
-        workers = ThreadPoolExecutor(slot_count, thread_name_prefix="node")
-        cleanup.callback(workers.shutdown)
         receipts = ReceiptQueue(client.send_receipts)
+        reports = MemberReports(client.report_member)
         tickets = Tickets()
-        writes, reads = Slots("write", config.write_slots), Slots("read", config.read_slots)
+        # P21: slots and threads of their own for each kind, so that no kind waits for another.
+        writes, members = Slots("write", config.write_slots), Slots("member", config.member_slots)
+        reads, repairs = Slots("read", config.read_slots), Slots("repair", config.repair_slots)
         verifies = Slots("verify", _VERIFY_SLOTS)
-        blobs = BlobStore(store, identity, NodeMetrics(self._registry))
-        self._registry.register(DiskMetrics(store, lambda: {"write": writes.taken, "read": reads.taken}))
+        write_workers = self._workers(cleanup, "write", config.write_slots)
+        member_workers = self._workers(cleanup, "member", config.member_slots)
+        read_workers = self._workers(cleanup, "read", config.read_slots + _VERIFY_SLOTS)
+        repair_workers = self._workers(cleanup, "repair", config.repair_slots)
+        pushes, looks = self._workers(cleanup, "push", _PUSH_WORKERS), self._workers(cleanup, "look", _LOOK_WORKERS)
+        metrics = NodeMetrics(self._registry)
+        blobs = BlobStore(store, groups, metrics)
+        peers = Peers(self._channels, config.slow_member_seconds)
+        replication = Replication(store, groups, peers, reports, metrics)
+        transfers = {"write": writes, "member": members, "read": reads, "repair": repairs}
+        self._registry.register(DiskMetrics(store, lambda: {kind: slots.taken for kind, slots in transfers.items()}))
+        self._registry.register(GroupMetrics(groups, identity.node_id))
+        writing = Writing(
+            blobs,
+            groups,
+            replication,
+            tickets,
+            slots=writes,
+            member_slots=members,
+            workers=write_workers,
+            member_workers=member_workers,
+        )
+        sealing = Sealing(
+            store,
+            groups,
+            replication,
+            peers,
+            reports,
+            receipts,
+            looks=looks,
+            pushes=pushes,
+            slow_seconds=config.slow_member_seconds,
+        )
+        pulling = Pulling(store, peers, metrics, identity.node_id, slots=repairs, workers=repair_workers)
         service = StorageService(
             store,
             blobs,
             identity,
-            receipts,
+            groups,
             tickets,
-            writes=writes,
+            writing=writing,
+            sealing=sealing,
+            pulling=pulling,
             reads=reads,
             verifies=verifies,
-            workers=workers,
+            read_workers=read_workers,
+            looks=looks,
         )
-        address = await self._serve(cleanup, config.listen, [handler(STORAGE, service, serve)])
-        data_server = DataChannelServer(blobs, tickets)
+        node: Node | None = None
+        shelf = await asyncio.to_thread(SnapshotShelf, self._config.data_dir / "snapshots", identity)
+        snapshots = SnapshotService(shelf, identity, lambda: node)
+        address = await self._serve(cleanup, config.listen, [handler(STORAGE, service, serve, snapshots)])
+        data_server = DataChannelServer(blobs, replication, tickets)
         cleanup.callback(data_server.close)
         endpoints = Endpoints(
             grpc=address,
@@ -173,17 +249,23 @@ class Daemon:
         node = Node(identity.node_id, endpoints, config.domain or endpoints.host, os.getpid(), VERSION)
         linked = asyncio.Event()
         cleanup.callback(tasks.create_task(receipts.run()).cancel)
-        cleanup.callback(tasks.create_task(client.run(lambda: node, store.disks, linked)).cancel)
+        cleanup.callback(tasks.create_task(reports.run()).cancel)
+        cleanup.callback(tasks.create_task(client.run(node, store.disks, linked)).cancel)
         await linked.wait()
 
         async def drain() -> None:
             # Nobody new; those inside may finish, because their clients have sent most of it.
-            for slots in (writes, reads):
-                await asyncio.to_thread(slots.drain, _DRAIN_SECONDS)
+            kinds = transfers.values()
+            await asyncio.gather(*(asyncio.to_thread(slots.drain, _DRAIN_SECONDS) for slots in kinds))
 
         cleanup.push_async_callback(drain)
         self._facts |= {"id": identity.node_id, "grpc": address, "data": endpoints.data, "unix": endpoints.unix}
         log.info("node_ready", node=identity.node_id, address=address)
+
+    def _workers(self, cleanup: AsyncExitStack, name: str, count: int) -> Workers:
+        workers = Workers(name, count)
+        cleanup.callback(workers.shutdown)
+        return workers
 
     def _open_disks(self, identity: Identity) -> list[Disk]:
         config = self._config.node
@@ -205,6 +287,17 @@ class Daemon:
                 disk.close()
             raise
         return disks
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def _advertised(address: str) -> str:
+    """Where others reach what is served at ``address``; of a daemon that listens everywhere, by this host's name."""
+    host, port = split_address(address)
+    return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "::") else address
 
 
 def _unix_path(data_dir: Path) -> Path:

@@ -32,13 +32,70 @@ def split_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+class EtcdConfig(_Section):
+    """How a controller reaches its etcd. ``endpoints`` are host:port, https://host:port for TLS."""
+
+    endpoints: tuple[str, ...] = ("127.0.0.1:2379",)
+    prefix: str = "sdrs/"
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    user: str = ""
+    password_file: Path | None = None
+    lease_seconds: int = Field(3, ge=2, le=600)  # etcd itself grants no shorter one
+    call_seconds: float = Field(5, gt=0, le=60)
+    quota_bytes: int = Field(2 << 30, gt=0)
+    keep_revisions: int = Field(10_000, ge=0)
+
+    @field_validator("endpoints")
+    @classmethod
+    def _known_schemes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("name at least one etcd, as in 127.0.0.1:2379")
+        if len({text.startswith("https://") for text in value}) > 1:
+            raise ValueError("all endpoints speak TLS (https://) or none does")
+        for text in value:
+            split_address(text.removeprefix("https://").removeprefix("http://"))
+        return value
+
+    @field_validator("prefix")
+    @classmethod
+    def _short_prefix(cls, value: str) -> str:
+        # It travels with every key, and the MetaStore's limits leave this much room for it.
+        if not 1 <= len(value.encode()) <= 24:
+            raise ValueError("the prefix has 1 to 24 bytes")
+        return value
+
+    @model_validator(mode="after")
+    def _pairs(self) -> EtcdConfig:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file go together")
+        if (self.ca_file or self.cert_file) and not self.uses_tls:
+            raise ValueError("ca_file and cert_file are for TLS: write the endpoints as https://host:port")
+        if bool(self.user) != (self.password_file is not None):
+            raise ValueError("user and password_file go together")
+        return self
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.endpoints[0].startswith("https://")
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(text.removeprefix("https://").removeprefix("http://") for text in self.endpoints)
+
+
 class ControllerConfig(_Section):
     listen: str = "127.0.0.1:7070"
+    store: Literal["sqlite", "etcd"] = "sqlite"
+    etcd: EtcdConfig = EtcdConfig()
     collect_interval_seconds: float = Field(30, gt=0)
     scan_interval_seconds: float = Field(600, ge=0)
     save_ttl_seconds: float = Field(600, gt=0)
     grace_seconds: float = Field(3600, ge=0)
     suspect_after_seconds: float = Field(2, gt=0)
+    settle_seconds: float = Field(5, ge=0)
+    snapshot_interval_seconds: float = Field(300, gt=0)
     default_pool: bool = True
     # How often the catalog is looked through for what is short of copies, and how many copies are made at once.
     repair_interval_seconds: float = Field(30, gt=0)
@@ -59,7 +116,10 @@ class NodeConfig(_Section):
     near_full_percent: float = Field(85, gt=0, le=100)
     full_percent: float = Field(95, gt=0, le=100)
     write_slots: int = Field(8, ge=1, le=256)
+    member_slots: int = Field(16, ge=1, le=256)
     read_slots: int = Field(32, ge=1, le=1024)
+    repair_slots: int = Field(4, ge=1, le=64)
+    slow_member_seconds: float = Field(5, gt=0)
 
     @field_validator("id")
     @classmethod
@@ -105,18 +165,29 @@ class Config(_Section):
         """Bytes and commands travel in the clear: beyond loopback only when an operator says so."""
         if self.insecure:
             return
+        etcd = self.controller.etcd
+        if "controller" in self.roles and self.controller.store == "etcd" and not etcd.uses_tls:
+            for text in etcd.addresses:
+                if not _is_loopback(text):
+                    raise RefusedError(
+                        f"refusing to speak with etcd at {text} in the clear: the keys of nodes and the password would "
+                        "be seen by anybody on the way. Write https://, or pass --insecure if the network is trusted"
+                    )
         for text in self._listening():
-            host, _ = split_address(text)
-            try:
-                is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-            except ValueError:
-                is_loopback = False
-            if not is_loopback:
+            if not _is_loopback(text):
                 raise RefusedError(
                     f"refusing to listen on {text} in the clear: anybody who reaches it could read and delete "
                     f"checkpoints. "
                     "Listen on 127.0.0.1, or pass --insecure if the network is trusted"
                 )
+
+
+def _is_loopback(address: str) -> bool:
+    host, _ = split_address(address)
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _parse(text: str) -> Any:

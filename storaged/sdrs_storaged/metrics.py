@@ -16,7 +16,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector as MetricSource
 
 from sdrs_core.cluster import NodeState
+from sdrs_core.ids import NodeId
 from sdrs_storaged.control.controller import Controller
+from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.store.engine import FragmentStore
 
 _SILENCE_SECONDS = 5.0
@@ -49,6 +51,33 @@ class NodeMetrics:
             "sdrs_received_bytes", "Bytes of blobs made durable by this node", registry=registry
         )
         self.sent_bytes = Counter("sdrs_sent_bytes", "Bytes of blobs sent to readers by this node", registry=registry)
+        self.relayed_bytes = Counter(
+            "sdrs_relayed_bytes", "Bytes of blobs that this node sent to members of its groups", registry=registry
+        )
+        self.relays_failed = Counter(
+            "sdrs_relays_failed", "Copies that a member did not take while their blob came in", registry=registry
+        )
+        self.pulled_bytes = Counter(
+            "sdrs_pulled_bytes", "Bytes of fragments that this node fetched from others", registry=registry
+        )
+
+
+class GroupMetrics(MetricSource):
+    """The groups that this node is a member of."""
+
+    def __init__(self, groups: Groups, node_id: NodeId) -> None:
+        self._groups = groups
+        self._node_id = node_id
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        epoch = GaugeMetricFamily("sdrs_group_epoch", "The epoch of a group of this node", labels=["group"])
+        primary = GaugeMetricFamily(
+            "sdrs_group_is_primary", "1 if this node is the primary of the group", labels=["group"]
+        )
+        for group in self._groups.all():
+            epoch.add_metric([group.id], group.epoch)
+            primary.add_metric([group.id], group.primary == self._node_id)
+        return [epoch, primary]
 
 
 class DiskMetrics(MetricSource):

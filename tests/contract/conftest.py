@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.etcd import EtcdCluster, needs_etcd, running_etcd
 from tests.support.metastores import Stores
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="session")
+def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    """One etcd for all tests of the contract, each under prefixes of its own."""
+    with running_etcd(tmp_path_factory.mktemp("etcd")) as etcd:
+        yield etcd
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("etcd", marks=needs_etcd)])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
-    return Stores(request.param, tmp_path)
+    endpoints = request.getfixturevalue("shared_etcd").endpoints if request.param == "etcd" else []
+    return Stores(request.param, tmp_path, endpoints)

@@ -19,6 +19,7 @@ from sdrs_storaged.control.meta.store import (
     MetaStore,
     Op,
     Put,
+    Target,
     TxnResult,
 )
 from tests.support.metastores import Stores, keys, take, value
@@ -185,8 +186,8 @@ def test_a_page_of_large_values_ends_before_it_fills_the_memory(stores: Stores) 
 
 def test_closing_ends_watches_and_refuses_what_comes_later(stores: Stores) -> None:
     async def test(store: MetaStore) -> None:
-        await store.txn([], [Put("a", b"")])
-        batches = store.watch("a", 1)
+        first = (await store.txn([], [Put("a", b"")])).revision
+        batches = store.watch("a", first)
         await anext(batches)
         waiting = asyncio.ensure_future(anext(batches))
         await asyncio.sleep(0)
@@ -198,7 +199,7 @@ def test_closing_ends_watches_and_refuses_what_comes_later(stores: Stores) -> No
             with pytest.raises(UnavailableError):
                 await call
         with pytest.raises(UnavailableError):
-            await anext(store.watch("", 1))
+            await anext(store.watch("", first))
 
     stores.run(test)
 
@@ -233,9 +234,9 @@ TXNS = st.tuples(st.lists(COMPARES, max_size=2), st.lists(OPS, max_size=4))
 class Model:
     """The state as plain dicts: key to (value, created, modified, version)."""
 
-    def __init__(self) -> None:
+    def __init__(self, revision: int) -> None:
         self.state: dict[str, tuple[bytes, int, int, int]] = {}
-        self.revision = 0
+        self.revision = revision
 
     def holds(self, compare: Compare) -> bool:
         value, _, modified, version = self.state.get(compare.key, (None, 0, 0, 0))
@@ -259,6 +260,13 @@ class Model:
         return True, self.revision
 
 
+def since(start: int, compare: Compare) -> Compare:
+    """Revisions are drawn as small numbers: count them from ``start``. 0 stays what it is, an absent key."""
+    if compare.target is Target.REVISION and isinstance(compare.expected, int) and compare.expected:
+        return Compare.revision_is(compare.key, start + compare.expected)
+    return compare
+
+
 def overlaps(then: list[Op]) -> bool:
     touched = [op.key for op in then if isinstance(op, Put)]
     deleted = [op.key for op in then if isinstance(op, Delete)]
@@ -270,9 +278,11 @@ def overlaps(then: list[Op]) -> bool:
 @given(txns=st.lists(TXNS, max_size=12))
 def test_any_sequence_of_txns_matches_a_dict(stores: Stores, txns: list[tuple[list[Compare], list[Op]]]) -> None:
     async def test(store: MetaStore) -> None:
-        model = Model()
-        states = {0: model.state}
-        for compare, then in txns:
+        start = await store.revision()  # an etcd that others used before us does not begin at 0
+        model = Model(start)
+        states = {start: model.state}
+        for drawn, then in txns:
+            compare = [since(start, condition) for condition in drawn]
             if overlaps(then):
                 with pytest.raises(InvalidArgumentError):
                     await store.txn(compare, then)
@@ -290,8 +300,8 @@ def test_any_sequence_of_txns_matches_a_dict(stores: Stores, txns: list[tuple[li
             assert await store.get(entry.key) == entry
         # Replaying the watch from the beginning passes through every state there ever was.
         replayed: dict[str, tuple[bytes, int, int, int]] = {}
-        async with aclosing(store.watch("", 1)) as batches:
-            for batch in await take(batches, model.revision):
+        async with aclosing(store.watch("", start + 1)) as batches:
+            for batch in await take(batches, model.revision - start):
                 for event in batch.events:
                     entry = event.entry
                     assert entry.mod_revision == batch.revision

@@ -83,3 +83,32 @@ def test_a_campaign_that_is_given_up_while_it_wins_leaves_nobody_leading(stores:
         assert (await store.campaign("steady")).number > 1
 
     stores.run(test)
+
+
+def test_a_term_is_lost_once_it_is_resigned_and_not_before(stores: Stores) -> None:
+    async def test(store: MetaStore) -> None:
+        term = await store.campaign("one")
+        losing = asyncio.ensure_future(store.lost(term))
+        await store.txn([term.unchanged()], [Put("a", b"")])
+        await store.get("a")
+        assert not losing.done()
+        await store.resign(term)
+        await losing
+        new = await store.campaign("two")
+        await store.lost(term)  # also when it was over before anybody asked
+        standing = asyncio.ensure_future(store.lost(new))
+        await store.get("a")
+        assert not standing.done()
+        standing.cancel()
+
+    stores.run(test)
+
+
+def test_a_term_is_read_back_from_its_record(stores: Stores) -> None:
+    async def test(store: MetaStore) -> None:
+        term = await store.campaign("10.0.0.1:7070 pid 12")
+        entry = await store.get(LEADER_KEY)
+        assert entry is not None
+        assert Term.parse(entry.value) == term
+
+    stores.run(test)

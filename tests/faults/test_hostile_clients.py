@@ -165,8 +165,9 @@ def test_a_blob_announced_larger_than_the_disk_reserves_nothing(cluster: LocalCl
 def test_an_epoch_that_a_client_made_up_does_not_close_the_group(cluster: LocalCluster, storage: Stub) -> None:
     intent = _intent()
     intent.epoch = 2**60
-    ticket = storage.open_write(pb.OpenWriteRequest(intent=intent), timeout=10).ticket
-    _connect(cluster.nodes[0], _hello(ticket)).close()
+    with pytest.raises(grpc.RpcError) as refusal:
+        storage.open_write(pb.OpenWriteRequest(intent=intent), timeout=30)
+    assert isinstance(from_rpc_error(refusal.value, "the node"), errors.UnavailableError)
     _check_serves(cluster, 5)
 
 

@@ -4,68 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import sdrs
-from sdrs.cli.local_processes import find_processes
+from tests.support.machine import Machine, own_machine
+from tests.support.program import Program
 from tests.support.waiting import wait_for
-
-
-class Machine:
-    """One user's machine: a home of its own, and the program ``sdrs`` run in it."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.dir = home / "cluster"
-        self.environment = os.environ | {
-            "HOME": str(home),
-            "XDG_STATE_HOME": str(home / "state"),
-            "SDRS_HOME": str(self.dir),
-        }
-        self.environment.pop("SDRS_URL", None)
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "sdrs.cli.main", *arguments],
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, *arguments: str, expect: int = 0) -> str:
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == expect, f"sdrs {' '.join(arguments)} exited with {process.returncode}:\n{out}{err}"
-        assert "Traceback" not in err
-        return out if expect in (0, 3) else err
-
-    def json(self, *arguments: str, expect: int = 0) -> Any:
-        return json.loads(self.run(*arguments, "-o", "json", expect=expect))
-
-    def pids(self) -> dict[str, int]:
-        return {process.name: process.pid for process in find_processes(self.dir)}
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path)
-    yield machine
-    for process in find_processes(machine.dir):
-        os.kill(process.pid, signal.SIGKILL)
+    with own_machine(tmp_path) as machine:
+        yield machine
 
 
 def test_a_cluster_comes_up_survives_a_killed_node_grows_and_goes_down(machine: Machine, tmp_path: Path) -> None:
     up = machine.json("up", "--nodes", "1", "--port", "0")
     assert up["started"] == ["controller", "node-1"]
+    assert (up["pool"], up["level"], up["store"]) == ("default", "L1", "sqlite")
     first = machine.pids()
     assert first.keys() == {"controller", "node-1"}
 
@@ -82,7 +43,9 @@ def test_a_cluster_comes_up_survives_a_killed_node_grows_and_goes_down(machine: 
     with sdrs.connect(up["url"]) as cluster:
         wait_for(lambda: cluster.nodes()[0].state == "down", "the node to be seen down")
     assert "node-1 is down" in machine.run("status", expect=3)
-    assert machine.json("up", "--nodes", "2")["started"] == ["node-1", "node-2"]
+    grown = machine.json("up", "--nodes", "2")
+    assert grown["started"] == ["node-1", "node-2"]
+    assert grown["level"] == "L1", "a pool that exists is left as it is"
     assert machine.json("status")["state"] == "healthy"
     assert [node["id"] for node in machine.json("node", "list")] == ["node-1", "node-2"]
 
@@ -101,11 +64,26 @@ def test_a_cluster_comes_up_survives_a_killed_node_grows_and_goes_down(machine: 
     assert not machine.dir.exists()
 
 
+def test_nodes_of_a_catalog_that_is_gone_are_left_running_for_a_rebuild(machine: Machine) -> None:
+    machine.json("up", "--nodes", "1", "--port", "0")
+    before = machine.pids()
+    os.kill(before["controller"], signal.SIGKILL)
+    shutil.rmtree(machine.dir / "controller")
+    halted = machine.json("up", expect=3)
+    assert "sdrs meta rebuild" in halted["halted"]
+    assert halted["pool"] is None
+    assert machine.pids()["node-1"] == before["node-1"]
+    assert machine.pids().keys() == before.keys()
+
+
 def test_two_ups_at_once_make_one_cluster(machine: Machine) -> None:
-    ups = [machine.start("up", "--nodes", "1", "--port", "0", "-o", "json") for _ in range(2)]
+    ups = [machine.start("up", "--nodes", "2", "--port", "0", "-o", "json") for _ in range(2)]
     answers = [json.loads(up.communicate(timeout=60)[0]) for up in ups]
-    assert sorted(len(answer["started"]) for answer in answers) == [0, 2]
+    assert sorted(len(answer["started"]) for answer in answers) == [0, 3]
     assert answers[0]["url"] == answers[1]["url"]
+    # With two nodes there are two copies.
+    (pool,) = Program(answers[0]["url"]).json("pool", "list")
+    assert (pool["name"], pool["level"], pool["mirrors"]) == ("default", "L2", 2)
 
 
 def test_a_daemon_that_cannot_start_is_told_with_its_log_and_nothing_stays_behind(machine: Machine) -> None:

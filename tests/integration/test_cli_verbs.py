@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from safetensors.numpy import load_file
 
-from sdrs.cli.root import root
 from tests.support.cluster import LocalCluster
+from tests.support.program import Program
 from tests.support.stores import flip_bit
 from tests.support.waiting import wait_for
 
 PROMISED_FIELDS = set(
     "job step state level size_bytes attempt world_size held damage created committed pool save_id".split()  # noqa: SIM905
 )
-
-
-class Program:
-    """``sdrs`` with its cluster given; in this process, as that is quick."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def run(self, *arguments: str, expect: int = 0) -> str:
-        """What it printed; its errors if any are expected."""
-        result = CliRunner().invoke(root, ["--url", self._url, *arguments])
-        assert result.exit_code == expect, f"sdrs {' '.join(arguments)} exited with {result.exit_code}: {result.output}"
-        return result.stdout if expect == 0 else result.output
-
-    def json(self, *arguments: str, expect: int = 0) -> Any:
-        result = CliRunner().invoke(root, ["--url", self._url, *arguments, "-o", "json"])
-        assert result.exit_code == expect, f"sdrs {' '.join(arguments)} exited with {result.exit_code}: {result.output}"
-        return json.loads(result.stdout or result.stderr)
 
 
 @pytest.fixture
@@ -131,11 +110,16 @@ def test_pools_are_made_changed_and_deleted(program: Program) -> None:
         (("ckpt", "list", "no/body"), 2, "not a valid name"),
         (("ckpt", "push", "job", "1", ".", "--pool", "nowhere"), 1, '"nowhere" does not exist'),
         (("pool", "show", "nowhere"), 1, '"nowhere" does not exist'),
-        (("pool", "create", "strong", "--level", "L2", "--mirrors", "2"), 4, "L2"),
+        (("pool", "create", "strong", "--level", "L2", "--mirrors", "9"), 2, "--mirrors 2"),
+        (("pool", "create", "strong", "--level", "L1", "--mirrors", "2"), 2, "--level L2"),
+        (("pool", "create", "strong", "--level", "L1", "--allow-degraded"), 2, "--allow-degraded"),
         (("pool", "create", "strong", "--level", "L3", "--ec", "4+2"), 4, "L3"),
         (("pool", "create", "strong", "--level", "L3", "--ec", "4x2"), 2, "4+2"),
-        (("pool", "set", "default", "--level", "L2"), 4, "L2"),
         (("node", "show", "node-9"), 1, '"node-9" does not exist'),
+        (("node", "cordon", "node-9"), 1, "node-9"),
+        (("group", "show", "nowhere"), 1, "nowhere"),
+        (("switchover", "nowhere"), 1, "nowhere"),
+        (("failover", "nowhere"), 1, "nowhere"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

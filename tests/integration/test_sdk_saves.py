@@ -235,7 +235,9 @@ def test_pools_are_made_changed_and_deleted(shared_cluster: LocalCluster) -> Non
         assert {group.primary for group in cluster.pool("nightly").groups} == {node.id for node in cluster.nodes()}
         assert cluster.update_pool("nightly", keep_last=0, max_age_seconds=60).pool.retention.max_age_seconds == 60
         with pytest.raises(errors.UnsupportedError):
-            cluster.create_pool("mirrored", "L2", mirrors=2)
+            cluster.create_pool("coded", "L3", ec="4+2")
+        with pytest.raises(errors.RefusedError, match="needs 3 failure domains"):
+            cluster.create_pool("mirrored", "L2", mirrors=3)
         with pytest.raises(errors.InvalidArgumentError, match="4\\+2"):
             cluster.create_pool("coded", "L3", ec="4-2")
         with pytest.raises(errors.SdrsError):

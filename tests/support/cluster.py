@@ -151,6 +151,16 @@ class LocalCluster:
         return sorted(path for node in self.nodes for path in node.data_dir.glob("disk-*/fragments/*/*"))
 
 
+def storage_node(folder: Path, name: str, controllers: list[str], section: dict[str, Any]) -> DaemonProcess:
+    """A node alone, for whatever serves as its controller."""
+    common = {"roles": ["node"], "data_dir": str(folder / name), "metrics": "127.0.0.1:0"}
+    settings = {"id": name, "controllers": controllers, "domain": name, **section}
+    flags = [f"{key}={json.dumps(value)}" for key, value in common.items()]
+    return DaemonProcess(
+        name, folder, [*flags, *(f"node.{key}={json.dumps(value)}" for key, value in settings.items())]
+    )
+
+
 def make_cluster(
     folder: Path,
     *,

@@ -6,6 +6,7 @@ answered.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +14,7 @@ from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, Verdict, content_hash
 from sdrs_core.cluster import DEFAULT_POOL, Authority, Disk, DiskState, Endpoints, Group, Node, Order, Pool, Retention
 from sdrs_core.errors import SdrsError, StaleTermError, UnavailableError
-from sdrs_core.ids import BlobId, DiskId, JobName, NodeId, PoolName, SaveId, random_id
+from sdrs_core.ids import BlobId, DiskId, GroupId, JobName, NodeId, PoolName, SaveId, random_id
 from sdrs_core.levels import Level
 from sdrs_storaged.config import ControllerConfig
 from sdrs_storaged.control import keys
@@ -101,6 +102,8 @@ class FakeNodes:
         self.fragments: dict[NodeId, dict[FragmentName, Fragment]] = {}
         self.authority: dict[NodeId, Authority] = {}
         self.broken: set[NodeId] = set()
+        # Those whose process is gone: their port is closed.
+        self.refusing: set[NodeId] = set()
         self.verdicts: dict[BlobId, Verdict | None] = {}
         # What one node finds, where another finds something else.
         self.verdicts_at: dict[tuple[NodeId, BlobId], Verdict | None] = {}
@@ -144,6 +147,9 @@ class FakeNodes:
         for name in fragments:
             self.fragments.get(node.id, {}).pop(name, None)
         return set(fragments)
+
+    async def is_refused(self, node: Node) -> bool:
+        return node.id in self.refusing
 
     def _obey(self, node_id: NodeId, order: Order) -> None:
         authority = order.authority
@@ -249,6 +255,7 @@ class Harness:
     async def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self.beat()
+        await self.controller.failover.pass_once()
 
     async def collect(self, times: int = 1) -> None:
         for _ in range(times):
@@ -285,9 +292,10 @@ class Harness:
         blobs = []
         for ordinal in range(blob_count):
             blob_id = BlobId(random_id())
-            self.nodes.put(group.primary, blob_id, begun.save.save_id, self.clock.unix_ms())
-            holder = Holder(group.primary, DiskId("d" * 32), 0, content)
-            blobs.append(Blob(blob_id, ordinal, 10, content, holders=(holder,)))
+            for member in group.members:
+                self.nodes.put(member, blob_id, begun.save.save_id, self.clock.unix_ms())
+            holders = tuple(Holder(member, DiskId("d" * 32), 0, content) for member in group.members)
+            blobs.append(Blob(blob_id, ordinal, 10, content, holders=holders))
         shard = Shard(
             begun.save.save_id,
             rank,
@@ -306,8 +314,8 @@ class Harness:
     async def seal(self, begun: Begun, *, rank: int = 0, content: str = "content") -> SaveState:
         """The rank's bytes are durable and its receipt is sent; raises why it was refused."""
         receipt = self.receipt(begun, rank=rank, content=content)
-        holder = receipt.shard.blobs[0].holders[0]
-        [outcome] = await self.register_receipts(receipt, node_id=holder.node_id)
+        primary = self.controller.members.group(receipt.group_id).primary
+        [outcome] = await self.register_receipts(receipt, node_id=primary)
         if isinstance(outcome, SdrsError):
             raise outcome
         return outcome
@@ -384,15 +392,55 @@ class Harness:
             "keep_every_steps": retention.keep_every_steps,
             "max_age_seconds": retention.max_age_seconds,
         }
-        await self.controller.members.update_pool(pool, level=None, retention=rules)
+        await self.controller.pools.update(pool, retention=rules)
 
     async def delete_pool(self, name: str) -> None:
         """As the service does it: the count is taken as the call begins."""
         count = self.controller.tally.saves_by_pool[PoolName(name)]
-        await self.controller.members.delete_pool(name, checkpoint_count=count)
+        await self.controller.pools.delete(name, checkpoint_count=count)
 
-    async def create_pool(self, name: str) -> None:
-        await self.controller.members.create_pool(Pool(PoolName(name), Level.L1), request_id=f"request for {name}")
+    async def create_pool(self, name: str, *, mirrors: int = 1, allow_degraded: bool = False) -> None:
+        level = Level.L2 if mirrors > 1 else Level.L1
+        pool = Pool(PoolName(name), level, mirrors=mirrors, allow_degraded=allow_degraded)
+        await self.controller.pools.create(pool, request_id=f"request for {name}")
+
+    # Nodes that come and go
+
+    async def kill(self, *node_ids: NodeId) -> None:
+        """Their processes are gone: streams break, ports are closed."""
+        for node_id in node_ids:
+            self.silent.add(node_id)
+            self.nodes.refusing.add(node_id)
+            self.nodes.broken.add(node_id)
+            self.controller.members.stream_ended(node_id, self)
+        await self.settle()
+
+    def freeze(self, *node_ids: NodeId) -> None:
+        """They say nothing any more, but their ports are open."""
+        self.silent.update(node_ids)
+
+    async def revive(self, *node_ids: NodeId) -> None:
+        for node_id in node_ids:
+            self.silent.discard(node_id)
+            self.nodes.refusing.discard(node_id)
+            self.nodes.broken.discard(node_id)
+        self.beat()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Probes end, then one round of failover."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await self.controller.failover.pass_once()
+
+    async def wait(self, seconds: float) -> None:
+        """Time passes as it does in life: a quarter of a second at a time, with beats and rounds of failover."""
+        for _ in range(int(seconds * 4)):
+            await self.pass_time(0.25)
+            await self.controller.failover.pass_once()
+
+    def group(self, group_id: str) -> Group:
+        return self.controller.members.group(GroupId(group_id))
 
 
 def node(node_id: NodeId) -> Node:

@@ -23,7 +23,7 @@ async def started_with_mirrors(
 ) -> Harness:
     harness = kind(node_ids=node_ids)
     await harness.start()
-    await harness.controller.members.create_pool(Pool(FAST, Level.L2, mirrors=mirrors), request_id="fast")
+    await harness.controller.pools.create(Pool(FAST, Level.L2, mirrors=mirrors), request_id="fast")
     return harness
 
 

@@ -29,6 +29,14 @@ WRITE_POINTS = [
     "fragment.folder_fsync",
     "fragment.done",
 ]
+# The steps of a replicated write at its primary, in order.
+REPLICATION_POINTS = [
+    "relay.opened",
+    "relay.block",
+    "relay.finished",
+    "seal.confirmed",
+    "seal.registered",
+]
 
 
 def origin(blob_id: str | None = None, index: int = 0) -> FragmentOrigin:

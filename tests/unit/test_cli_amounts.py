@@ -10,6 +10,7 @@ from sdrs.cli.amounts import (
     format_age,
     format_bytes,
     format_duration,
+    format_milliseconds,
     format_time,
     step_number,
 )
@@ -47,6 +48,13 @@ def test_bytes_are_shown_in_the_unit_that_fits(count: int, text: str) -> None:
 )
 def test_durations_are_shown_in_two_units_at_most(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 ms"), (999, "999 ms"), (1000, "1.0 s"), (2440, "2.4 s"), (200_000, "3m 20s")]
+)
+def test_what_takes_no_time_is_shown_in_milliseconds(count: int, text: str) -> None:
+    assert format_milliseconds(count) == text
 
 
 @pytest.mark.parametrize(

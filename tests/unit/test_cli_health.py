@@ -9,8 +9,8 @@ import pytest
 from sdrs.cli.health import Health, health_record, is_degraded, warnings
 from sdrs.views import ClusterInfo
 from sdrs_core.checkpoints import ContentKind, Save, SaveState
-from sdrs_core.cluster import Disk, DiskState, Endpoints, Node, NodeState
-from sdrs_core.ids import ClusterId, DiskId, JobName, NodeId, PoolName, SaveId
+from sdrs_core.cluster import Disk, DiskState, Endpoints, Group, Node, NodeState
+from sdrs_core.ids import ClusterId, DiskId, GroupId, JobName, NodeId, PoolName, SaveId
 from sdrs_core.levels import Level
 
 DISK = Disk(DiskId("d"), "/data", DiskState.OK, capacity_bytes=100, used_bytes=10, fragment_count=1)
@@ -31,6 +31,7 @@ INFO = ClusterInfo(
     grace_seconds=3600,
     metrics_endpoint="",
 )
+GROUP = Group(GroupId("fast-1"), PoolName("fast"), 1, (NodeId("node-1"),), NodeId("node-1"), home=(NodeId("node-1"),))
 HEALTHY = Health("sdrs://127.0.0.1:7070", INFO, nodes=[NODE], pools=[], jobs=[], damaged=[])
 DAMAGED = Save(
     save_id=SaveId("s"),
@@ -61,6 +62,21 @@ def test_a_disk_that_is_nearly_full_is_a_warning_and_no_more() -> None:
     assert not is_degraded(health)
 
 
+@pytest.mark.parametrize("told", [(), ("automatic failover is paused (work): ...",)], ids=["not told", "told"])
+def test_a_pause_is_one_warning_and_no_more(told: tuple[str, ...]) -> None:
+    health = replace(HEALTHY, info=replace(INFO, paused_because="work", warnings=told))
+    (warning,) = warnings(health)
+    assert "automatic failover is paused (work)" in warning
+    assert not is_degraded(health)
+
+
+def test_a_group_that_moved_and_works_is_no_trouble() -> None:
+    health = replace(HEALTHY, groups=[replace(GROUP, primary=NodeId("node-2"))])
+    assert health.moved_groups
+    assert not is_degraded(health)
+    assert health_record(health)["groups"] == []
+
+
 @pytest.mark.parametrize(
     "health",
     [
@@ -68,8 +84,21 @@ def test_a_disk_that_is_nearly_full_is_a_warning_and_no_more() -> None:
         replace(HEALTHY, nodes=[]),
         replace(HEALTHY, damaged=[DAMAGED]),
         replace(HEALTHY, info=replace(INFO, warnings=("the catalog went back in time: nothing is committed",))),
+        replace(HEALTHY, groups=[replace(GROUP, problem="node-2 is down, no spare is left")]),
+        replace(HEALTHY, info=replace(INFO, degraded_blob_count=1)),
+        replace(HEALTHY, info=replace(INFO, unavailable_count=1)),
+        replace(HEALTHY, info=replace(INFO, paused_because="work", warnings=("node-1 is down",))),
     ],
-    ids=["a node down", "no nodes", "a damaged checkpoint", "any other warning"],
+    ids=[
+        "a node down",
+        "no nodes",
+        "a damaged checkpoint",
+        "any other warning",
+        "a group in trouble",
+        "copies missing",
+        "a checkpoint out of reach",
+        "a warning beside a pause",
+    ],
 )
 def test_what_does_not_work_makes_it_degraded(health: Health) -> None:
     assert is_degraded(health)

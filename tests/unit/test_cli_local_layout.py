@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import multiprocessing
 import os
 import socket
@@ -13,14 +14,13 @@ from typing import IO
 import pytest
 
 from sdrs.cli.local_cluster import Wish, bring_up, decide_layout, free_port, port_is_free, take_down
+from sdrs.cli.local_daemons import controller_daemons, etcd_daemons, node_daemons
 from sdrs.cli.local_layout import (
     DEFAULT_PORT,
+    EtcdPorts,
     Layout,
-    controller_daemon,
     default_dir,
     folder_lock,
-    node_daemons,
-    purge,
     read_layout,
     write_layout,
 )
@@ -31,6 +31,9 @@ from sdrs_core.errors import AlreadyExistsError, RefusedError
 @pytest.fixture(autouse=True)
 def _own_state_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+ETCD = EtcdPorts(20000, (20001, 20002, 20003), (20004, 20005, 20006))
 
 
 def always(port: int) -> bool:
@@ -80,9 +83,10 @@ def test_a_port_that_is_listened_on_is_not_free() -> None:
 def test_configurations_are_toml_with_absolute_paths(tmp_path: Path) -> None:
     layout = Layout(7171, (1, 2))
     folder = tmp_path / 'a "quoted" folder'
-    controller = tomllib.loads(controller_daemon(folder, layout.port).settings)
+    (only,) = controller_daemons(folder, layout)
+    controller = tomllib.loads(only.settings)
     assert controller["roles"] == ["controller"]
-    assert controller["controller"]["listen"] == "127.0.0.1:7171"
+    assert controller["controller"] == {"listen": "127.0.0.1:7171", "default_pool": False}
     second = tomllib.loads(node_daemons(folder, layout)[1].settings)
     assert second["data_dir"] == str(folder / "node-2")
     assert second["node"]["id"] == second["node"]["domain"] == "node-2"
@@ -97,7 +101,75 @@ def test_the_layout_reads_back(tmp_path: Path) -> None:
     assert read_layout(tmp_path) == Layout(7171, (1, 2))
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"format": 1}', '{"format": 99, "port": 1, "disk_counts": []}'])
+def test_the_layout_of_a_cluster_on_etcd_reads_back_and_is_not_taken_for_one_on_sqlite(tmp_path: Path) -> None:
+    write_layout(tmp_path, Layout(7171, (1, 2), ETCD))
+    assert read_layout(tmp_path) == Layout(7171, (1, 2), ETCD)
+    assert json.loads((tmp_path / "cluster.json").read_text())["format"] == 2
+    write_layout(tmp_path, Layout(7171, (1,)))
+    assert json.loads((tmp_path / "cluster.json").read_text()) == {"format": 1, "port": 7171, "disk_counts": [1]}
+
+
+def test_a_new_cluster_on_etcd_has_ports_of_its_own_that_are_free() -> None:
+    wish = Wish(2, etcd=True)
+    layout = decide_layout(None, wish, is_running=False, is_free=lambda port: port % 2 == 0)
+    assert layout.etcd is not None
+    assert len({layout.port, *layout.etcd.all}) == 8
+    assert all(port % 2 == 0 and 20_000 <= port < 32_000 for port in layout.etcd.all)
+    assert layout.url == f"sdrs://127.0.0.1:7070,127.0.0.1:{layout.etcd.standby}"
+    # Later runs keep them, with and without the option: etcd's members know each other by them.
+    for again in (Wish(), Wish(etcd=True), Wish(3)):
+        assert decide_layout(layout, again, is_running=False, is_free=never).etcd == layout.etcd
+    with pytest.raises(RefusedError, match="no free ports"):
+        decide_layout(None, wish, is_running=False, is_free=never)
+
+
+def test_a_cluster_on_sqlite_moves_to_etcd_by_import_only_and_only_while_it_is_down(tmp_path: Path) -> None:
+    known = Layout(7070, (1, 2))
+    for wish, is_running in ((Wish(etcd=True), False), (Wish(etcd=True, import_file=tmp_path / "f"), True)):
+        with pytest.raises(RefusedError, match=r"sdrs meta export FILE.*sdrs down.*sdrs up --etcd --import FILE"):
+            decide_layout(known, wish, is_running=is_running, is_free=always)
+    moved = decide_layout(known, Wish(etcd=True, import_file=tmp_path / "f"), is_running=False, is_free=always)
+    assert moved.etcd is not None
+    assert (moved.port, moved.disk_counts) == (known.port, known.disk_counts)
+
+
+def test_controllers_nodes_and_etcds_are_told_of_each_other(tmp_path: Path) -> None:
+    layout = Layout(7171, (1,), ETCD)
+    controllers = [tomllib.loads(daemon.settings) for daemon in controller_daemons(tmp_path, layout)]
+    assert [one["controller"]["listen"] for one in controllers] == ["127.0.0.1:7171", "127.0.0.1:20000"]
+    for one in controllers:
+        assert one["controller"]["store"] == "etcd"
+        assert one["controller"]["etcd"]["endpoints"] == ["127.0.0.1:20001", "127.0.0.1:20002", "127.0.0.1:20003"]
+    (node,) = node_daemons(tmp_path, layout)
+    assert tomllib.loads(node.settings)["node"]["controllers"] == ["127.0.0.1:7171", "127.0.0.1:20000"]
+    etcds = etcd_daemons(tmp_path, layout)
+    assert [daemon.config.name for daemon in etcds] == ["etcd-1.yaml", "etcd-2.yaml", "etcd-3.yaml"]
+    settings = [json.loads(daemon.settings) for daemon in etcds]
+    assert len({one["initial-cluster"] for one in settings}) == 1
+    for one, daemon in zip(settings, etcds, strict=True):
+        assert f"{daemon.name}={one['listen-peer-urls']}" in one["initial-cluster"].split(",")
+    assert etcd_daemons(tmp_path, Layout(7171, (1,))) == []
+
+
+def test_a_port_of_an_etcd_that_is_taken_is_named_before_anything_is_started(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        write_layout(tmp_path, Layout(free_port(), (1,), EtcdPorts(free_port(), (taken, 1, 2), (3, 4, 5))))
+        with pytest.raises(AlreadyExistsError, match=f"port {taken} .* cannot move"):
+            bring_up(tmp_path, Wish(), lambda text: None)
+    assert not list((tmp_path / "logs").iterdir())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"format": 1}',
+        '{"format": 99, "port": 1, "disk_counts": []}',
+        '{"format": 2, "port": 1, "disk_counts": []}',
+    ],
+)
 def test_a_marker_that_cannot_be_read_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "cluster.json").write_text(content)
     with pytest.raises(RefusedError, match=str(tmp_path)):
@@ -150,13 +222,28 @@ def test_a_purge_deletes_what_is_ours_and_nothing_else(tmp_path: Path) -> None:
     folder.mkdir()
     layout = Layout(7070, (1,))
     write_layout(folder, layout)
-    for daemon in [controller_daemon(folder, 7070), *node_daemons(folder, layout)]:
+    for daemon in [*controller_daemons(folder, layout), *node_daemons(folder, layout)]:
         daemon.write_config()
         (daemon.data_dir / "data").write_text("x")
     notes = folder / "notes.txt"
     notes.write_text("mine")
-    assert purge(folder, layout) == [notes]
+    assert take_down(folder, delete_data=True).left == (notes,)
     assert list(folder.iterdir()) == [notes]
+
+
+def test_a_purge_of_a_cluster_on_etcd_takes_the_catalog_it_was_moved_from_too(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    on_sqlite = Layout(7070, (1,))
+    layout = Layout(7070, (1,), ETCD)
+    write_layout(folder, layout)
+    moved_from = controller_daemons(folder, on_sqlite)
+    everything = [*controller_daemons(folder, layout), *etcd_daemons(folder, layout), *node_daemons(folder, layout)]
+    for daemon in [*moved_from, *everything]:
+        daemon.write_config()
+    assert len({daemon.name for daemon in [*moved_from, *everything]}) == 1 + 2 + 3 + 1
+    assert take_down(folder, delete_data=True).left == ()
+    assert not folder.exists()
 
 
 def test_a_purge_removes_the_folder_itself_when_nothing_is_left(tmp_path: Path) -> None:

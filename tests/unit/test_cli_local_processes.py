@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -9,8 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from sdrs.cli.local_layout import Layout, node_daemons
-from sdrs.cli.local_processes import Process, Started, find_processes, stop
+from sdrs.cli.local_daemons import node_daemons
+from sdrs.cli.local_layout import Layout
+from sdrs.cli.local_processes import (
+    Process,
+    Started,
+    find_etcd,
+    find_processes,
+    running_node_addresses,
+    stop,
+)
 
 # Says when its handlers are in place; without that a signal could come too early.
 OBEDIENT = "import signal; print('ready', flush=True); signal.pause()"
@@ -46,6 +55,31 @@ def test_daemons_are_found_by_folder(tmp_path: Path, start: Start) -> None:
     start(OBEDIENT, *daemon_arguments(tmp_path / "b" / "node-1.toml"))
     start(OBEDIENT, "editor", str(tmp_path / "a" / "node-1.toml"))
     assert find_processes(tmp_path / "a") == [Process("node-1", tmp_path / "a" / "node-1.toml", ours.pid)]
+
+
+def test_etcds_are_found_by_folder_as_script_and_as_binary(tmp_path: Path, start: Start) -> None:
+    ours = start(OBEDIENT, "/usr/bin/etcd", "--config-file", str(tmp_path / "etcd-1.yaml"))
+    start(OBEDIENT, "/usr/bin/editor", "--config-file", str(tmp_path / "etcd-1.yaml"))
+    assert find_processes(tmp_path) == [Process("etcd-1", tmp_path / "etcd-1.yaml", ours.pid)]
+    assert stop(find_processes(tmp_path), grace_seconds=30) == []
+    assert ours.wait(30) == -15
+
+
+def test_addresses_are_those_of_nodes_that_serve_now(tmp_path: Path, start: Start) -> None:
+    processes = [start(OBEDIENT, *daemon_arguments(tmp_path / f"node-{number}.toml")) for number in (1, 2, 3)]
+    for number, pid in enumerate([processes[0].pid, 1], start=1):  # node-2's is of an earlier run, node-3 has none yet
+        (tmp_path / f"node-{number}").mkdir()
+        (tmp_path / f"node-{number}" / "run.json").write_text(json.dumps({"pid": pid, "grpc": f"127.0.0.1:{number}"}))
+    assert running_node_addresses(tmp_path) == ["127.0.0.1:1"]
+
+
+def test_the_etcd_on_the_path_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    from_wheel = find_etcd()
+    assert from_wheel is None or from_wheel.endswith("etcdbin/etcd")
+    (tmp_path / "etcd").write_text("#!/bin/sh\n")
+    (tmp_path / "etcd").chmod(0o755)
+    assert find_etcd() == str(tmp_path / "etcd")
 
 
 def test_a_daemon_is_asked_to_stop(tmp_path: Path, start: Start) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from sdrs_core.cluster import Authority
-from sdrs_core.errors import CorruptDataError, RefusedError, StaleEpochError, StaleTermError
+from sdrs_core.errors import CorruptDataError, RefusedError, StaleTermError
 from sdrs_core.ids import ClusterId, GroupId
 from sdrs_storaged.node.identity import Identity
 
 GROUP = GroupId("default:node-1")
+OTHER = GroupId("default:node-2")
 
 
 @pytest.fixture
@@ -63,17 +64,16 @@ def test_orders_of_one_term_may_overtake_each_other(path: Path) -> None:
     assert identity.authority.revision == 100
 
 
-def test_a_lower_epoch_is_refused_also_after_a_restart(path: Path) -> None:
-    Identity.open(path, "n1").learn_epoch(GROUP, 7)
-    again = Identity.open(path, "n1")
-    again.check_epoch(GROUP, 7)
-    with pytest.raises(StaleEpochError):
-        again.check_epoch(GROUP, 6)
-
-
-def test_an_epoch_that_a_client_made_up_binds_nobody(path: Path) -> None:
+def test_epochs_are_kept_after_a_restart_and_never_lowered(path: Path) -> None:
     identity = Identity.open(path, "n1")
-    identity.learn_epoch(GROUP, 7)
-    identity.check_epoch(GROUP, 2**60)
-    identity.check_epoch(GROUP, 7)
-    Identity.open(path, "n1").check_epoch(GROUP, 7)
+    identity.raise_epochs({GROUP: 7, OTHER: 2})
+    identity.raise_epochs({GROUP: 6, OTHER: 3})
+    assert Identity.open(path, "n1").epochs == {GROUP: 7, OTHER: 3}
+
+
+def test_all_epochs_of_a_map_are_one_write(path: Path) -> None:
+    identity = Identity.open(path, "n1")
+    identity.raise_epochs({GROUP: 7, OTHER: 2})
+    inode = path.stat().st_ino
+    identity.raise_epochs({GROUP: 7, OTHER: 1})
+    assert path.stat().st_ino == inode

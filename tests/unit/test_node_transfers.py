@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -99,9 +99,9 @@ def test_the_slots_of_tickets_that_nobody_used_come_back() -> None:
         nonlocal now
         reads = Slots("read", 2)
         tickets = Tickets(lambda: now)
-        unused = cast("None", None)
-        others = {"writes": Slots("write", 1), "verifies": Slots("verify", 1)}
-        service = StorageService(unused, unused, unused, unused, tickets, reads=reads, workers=unused, **others)
+        unused = cast("Any", None)
+        parts = dict.fromkeys(["writing", "sealing", "pulling", "verifies", "read_workers", "looks"], unused)
+        service = StorageService(unused, unused, unused, unused, tickets, reads=reads, **parts)
         request = pb.OpenReadRequest(blob_id=random_id())
         for _ in range(2):
             await service.open_read(request)

@@ -21,8 +21,6 @@ from sdrs_core.errors import (
 )
 from sdrs_core.ids import NodeId
 from sdrs_storaged.control import keys
-from sdrs_storaged.control.members import Layout
-from sdrs_storaged.control.records import put
 from sdrs_storaged.control.saves import Begun
 from tests.support.control import NODE, Harness, attempt, started
 
@@ -30,11 +28,9 @@ OTHER = NodeId("node-2")
 
 
 async def move_epoch(harness: Harness, group: Group) -> None:
-    """A later level will do this on failover: the group's epoch and its pool's layout rise, in one transaction."""
-    records, layout = harness.controller.records, harness.controller.members.layout(group.pool)
-    raised, number = replace(group, epoch=group.epoch + 1), Layout(layout.value.number + 1)
-    await records.commit([layout.unchanged()], [put(keys.group(group.pool, group.id), raised), put(layout.key, number)])
-    await harness.controller.members.load(default_pool=False)
+    """The group's epoch and its pool's layout rise, in one transaction."""
+    async with harness.controller.tables.change():
+        await harness.controller.groups.move(replace(group, epoch=group.epoch + 1), "test", "by the test")
 
 
 async def many(harness: Harness, world_size: int, step: int = 10) -> list[Begun]:
@@ -106,14 +102,33 @@ def test_the_capability_outlives_the_controller_that_gave_it() -> None:
     asyncio.run(run())
 
 
-def test_a_node_can_vouch_for_its_own_fragments_only() -> None:
+def test_a_receipt_names_the_members_of_its_group_as_holders_and_nobody_else() -> None:
+    """P5: a primary cannot have asked anybody else."""
+
+    async def run() -> None:
+        harness = await started(node_ids=(NODE, OTHER))
+        begun = await harness.begin(10)
+        assert begun.group
+        stranger = OTHER if begun.group.primary == NODE else NODE
+        receipt = harness.receipt(begun)
+        [blob] = receipt.shard.blobs
+        named = replace(blob, holders=(replace(blob.holders[0], node_id=stranger),))
+        forged = replace(receipt, shard=replace(receipt.shard, blobs=(named,)))
+        [outcome] = await harness.register_receipts(forged, node_id=begun.group.primary)
+        assert isinstance(outcome, PermissionDeniedError)
+        assert await harness.steps() == []
+
+    asyncio.run(run())
+
+
+def test_only_the_primary_of_a_group_can_vouch_for_it() -> None:
     async def run() -> None:
         harness = await started(node_ids=(NODE, OTHER))
         begun = await harness.begin(10)
         assert begun.group
         speaker = OTHER if begun.group.primary == NODE else NODE
         [outcome] = await harness.register_receipts(harness.receipt(begun), node_id=speaker)
-        assert isinstance(outcome, PermissionDeniedError)
+        assert isinstance(outcome, StaleEpochError)
         assert await harness.steps() == []
 
     asyncio.run(run())
@@ -335,11 +350,11 @@ def test_a_commit_never_names_a_node_that_left_its_pool() -> None:
         assert groups[0]
         assert groups[1]
         await harness.register_receipts(harness.receipt(begun[0], rank=0), node_id=groups[0].primary)
-        records, layout = harness.controller.records, harness.controller.members.layout(DEFAULT_POOL)
-        moved = replace(groups[0], members=(groups[1].primary,), primary=groups[1].primary, epoch=2)
-        writes = [put(keys.group(moved.pool, moved.id), moved), put(layout.key, Layout(layout.value.number + 1))]
-        await records.commit([layout.unchanged()], writes)
-        await harness.controller.members.load(default_pool=False)
+        tables = harness.controller.tables
+        async with tables.change():
+            moved = replace(groups[0], members=(groups[1].primary,), primary=groups[1].primary, epoch=2)
+            await harness.controller.groups.move(moved, "test", "by the test")
+            del tables.nodes[groups[0].primary]
         receipt = harness.receipt(begun[1], rank=1)
         [outcome] = await harness.register_receipts(receipt, node_id=groups[1].primary)
         assert outcome is SaveState.ABORTED

@@ -36,6 +36,13 @@ def format_duration(seconds: float) -> str:
     return " ".join(f"{count}{unit}" for count, unit in parts[:2] if count) or "0s"
 
 
+def format_milliseconds(count: int) -> str:
+    """As short as it may be: ``420 ms``, ``2.4 s``, then as durations are."""
+    if count < 1000:
+        return f"{count} ms"
+    return f"{count / 1000:.1f} s" if count < 60_000 else format_duration(count / 1000)
+
+
 def format_time(unix_ms: int) -> str | None:
     """ISO 8601 in UTC, to the millisecond; None for a time that has not come."""
     if not unix_ms:

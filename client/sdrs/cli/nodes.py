@@ -9,16 +9,16 @@ import click
 from sdrs.cli.amounts import format_age, format_bytes
 from sdrs.cli.completion import complete_node
 from sdrs.cli.connection import open_cluster
+from sdrs.cli.groups import group_listing
 from sdrs.cli.output import Column, Listing, emit_facts, emit_json, emit_listing, emit_note
-from sdrs.cli.pools import group_listing
 from sdrs.cli.records import group_record, node_record
 from sdrs.cli.settings import Settings, VerbGroup, pass_settings
 from sdrs_core.cluster import Disk, Node
 
 
-@click.group(cls=VerbGroup, examples="sdrs node list\nsdrs node show node-1")
+@click.group(cls=VerbGroup, examples="sdrs node list\nsdrs node show node-1\nsdrs node cordon node-1")
 def node() -> None:
-    """See the nodes: where they are, whether they are up, how full."""
+    """See the nodes: where they are, whether they are up, how full; keep one out of new saves."""
 
 
 @node.command(
@@ -51,6 +51,8 @@ def show_node(settings: Settings, node_id: str) -> None:
         {
             "node": found.id,
             "state": found.state.value,
+            "cordoned": "yes: it takes no part in new saves" if found.cordoned else "no",
+            "flapping": "yes: it went away too often of late, and is used last" if found.flapping else "no",
             "address": found.endpoints.grpc,
             "data address": found.endpoints.data,
             "metrics": found.endpoints.metrics,
@@ -67,6 +69,35 @@ def show_node(settings: Settings, node_id: str) -> None:
     emit_listing(settings, group_listing(groups))
 
 
+@node.command("cordon", examples="sdrs node cordon node-1       before its machine is worked on")
+@click.argument("node_id", metavar="NODE", shell_complete=complete_node)
+@pass_settings
+def cordon(settings: Settings, node_id: str) -> None:
+    """Keep a node out of new saves.
+
+    Groups move off it by themselves; what it holds stays, and is read from it as before. Refused (exit 4) if a pool
+    would be left with too few nodes.
+    """
+    with open_cluster(settings) as cluster:
+        _emit_changed(settings, cluster.cordon(node_id), "is cordoned: it takes no part in new saves")
+
+
+@node.command("uncordon", examples="sdrs node uncordon node-1")
+@click.argument("node_id", metavar="NODE", shell_complete=complete_node)
+@pass_settings
+def uncordon(settings: Settings, node_id: str) -> None:
+    """Let a node take part in new saves again."""
+    with open_cluster(settings) as cluster:
+        _emit_changed(settings, cluster.uncordon(node_id), "takes part in new saves again")
+
+
+def _emit_changed(settings: Settings, node: Node, what: str) -> None:
+    if settings.is_json:
+        emit_json(node_record(node))
+    else:
+        emit_note(settings, f"{node.id} {what}")
+
+
 def node_listing(nodes: list[Node]) -> Listing:
     columns = [
         Column("NODE"),
@@ -78,6 +109,7 @@ def node_listing(nodes: list[Node]) -> Listing:
         Column("USED", is_number=True),
         Column("CAPACITY", is_number=True),
         Column("FILL", is_number=True),
+        Column("NOTES"),
     ]
     rows = []
     for node in nodes:
@@ -93,9 +125,14 @@ def node_listing(nodes: list[Node]) -> Listing:
                 format_bytes(used),
                 format_bytes(capacity),
                 fill(used, capacity),
+                ", ".join(word for word, holds in _notes(node) if holds),
             )
         )
     return Listing(columns, rows, "no node has joined yet")
+
+
+def _notes(node: Node) -> tuple[tuple[str, bool], ...]:
+    return ("cordoned", node.cordoned), ("flapping", node.flapping)
 
 
 def fill(used_bytes: int, capacity_bytes: int) -> str:

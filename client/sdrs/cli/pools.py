@@ -11,10 +11,11 @@ from sdrs.cli.amounts import duration, format_bytes, format_duration
 from sdrs.cli.completion import complete_pool
 from sdrs.cli.confirm import confirm
 from sdrs.cli.connection import open_cluster
+from sdrs.cli.groups import group_listing
 from sdrs.cli.output import Column, Listing, emit_facts, emit_json, emit_listing, emit_note
 from sdrs.cli.records import group_record, pool_record
 from sdrs.cli.settings import F, Settings, VerbGroup, pass_settings, yes_option
-from sdrs_core.cluster import Group, Pool, Retention
+from sdrs_core.cluster import Pool, ReadPolicy, Retention
 from sdrs_core.levels import Level
 
 if TYPE_CHECKING:
@@ -33,16 +34,24 @@ class _LevelChoice(_Choice):
 
 
 _LEVELS = _LevelChoice([level.name for level in Level if level is not Level.NONE])
+_READ_POLICIES = click.Choice([policy.value.replace("_", "-") for policy in ReadPolicy])
 _COUNT = click.IntRange(min=0)
 
 
-@click.group(cls=VerbGroup, examples="sdrs pool create nightly --level L1 --keep-last 5\nsdrs pool list")
+@click.group(cls=VerbGroup, examples="sdrs pool create fast --level L2 --mirrors 2\nsdrs pool list")
 def pool() -> None:
     """Create and change pools: level, redundancy, retention."""
 
 
-def _retention_options(function: F) -> F:
+def _policy_options(function: F) -> F:
+    """Those that `create` and `set` share."""
     for option in (
+        click.option("--read-policy", type=_READ_POLICIES, help="Which holder of a blob is read first."),
+        click.option(
+            "--allow-degraded/--no-allow-degraded",
+            default=None,
+            help="Go on saving with fewer copies when too few nodes are left (L2).",
+        ),
         click.option(
             "--max-age", type=duration, metavar="AGE", help="Delete older ones, as 12h or 7d; 0 turns it off."
         ),
@@ -50,6 +59,7 @@ def _retention_options(function: F) -> F:
             "--keep-every", type=_COUNT, metavar="STEPS", help="Keep steps divisible by this; 0 turns it off."
         ),
         click.option("--keep-last", type=_COUNT, metavar="N", help="Keep the newest N of each job; 0 turns it off."),
+        click.option("--mirrors", type=click.IntRange(min=1), metavar="N", help="Whole copies (L2; 2)."),
     ):
         function = option(function)
     return function
@@ -58,25 +68,27 @@ def _retention_options(function: F) -> F:
 @pool.command(
     "create",
     examples="""
-    sdrs pool create fast --level L1
+    sdrs pool create fast --level L2 --mirrors 2
+    sdrs pool create busy --level L2 --allow-degraded --read-policy least-response-time
     sdrs pool create nightly --level L1 --keep-last 5 --keep-every 10000 --max-age 30d
     """,
 )
 @click.argument("name")
 @click.option("--level", type=_LEVELS, required=True, help="What failure the data survives.")
-@click.option("--mirrors", type=click.IntRange(min=1), metavar="N", help="Whole copies (L2).")
 @click.option("--ec", metavar="K+M", help="Erasure code (L3), as 4+2.")
-@_retention_options
+@_policy_options
 @pass_settings
 def create(
     settings: Settings,
     name: str,
     level: str,
-    mirrors: int | None,
     ec: str | None,
+    mirrors: int | None,
     keep_last: int | None,
     keep_every: int | None,
     max_age: int | None,
+    allow_degraded: bool | None,
+    read_policy: str | None,
 ) -> None:
     """Create a pool.
 
@@ -92,6 +104,8 @@ def create(
             keep_last=keep_last,
             keep_every_steps=keep_every,
             max_age_seconds=max_age,
+            allow_degraded=bool(allow_degraded),
+            read_policy=read_policy or ReadPolicy.ROUND_ROBIN,
         )
     _emit_changed(settings, made, "is created")
 
@@ -122,6 +136,8 @@ def show(settings: Settings, name: str) -> None:
         "pool": found.pool.name,
         "level": str(found.pool.level),
         "stores": _stores(found.pool),
+        "when nodes are short": _when_short(found.pool),
+        "reads": f"{found.pool.read_policy.value.replace('_', '-')} over the holders",
         "keeps": _keeps(found.pool.retention),
         "checkpoints": str(found.checkpoint_count),
         "used": format_bytes(found.used_bytes),
@@ -136,24 +152,44 @@ def show(settings: Settings, name: str) -> None:
     examples="""
     sdrs pool set nightly --keep-last 10
     sdrs pool set nightly --max-age 0          no limit of age any more
+    sdrs pool set default --level L2 --mirrors 2
+    sdrs pool set fast --read-policy weighted-response-time
     """,
 )
 @click.argument("name", shell_complete=complete_pool)
 @click.option("--level", type=_LEVELS, help="What failure the data survives.")
-@_retention_options
+@_policy_options
 @pass_settings
 def set_policy(
-    settings: Settings, name: str, level: str | None, keep_last: int | None, keep_every: int | None, max_age: int | None
+    settings: Settings,
+    name: str,
+    level: str | None,
+    mirrors: int | None,
+    keep_last: int | None,
+    keep_every: int | None,
+    max_age: int | None,
+    allow_degraded: bool | None,
+    read_policy: str | None,
 ) -> None:
     """Change a pool's policy; what is not named stays as it is.
 
     The controller applies it every half minute (its collect_interval_seconds), not at once.
     """
-    if all(value is None for value in (level, keep_last, keep_every, max_age)):
-        raise click.UsageError("nothing to change: name at least one of --level, --keep-last, --keep-every, --max-age")
+    if all(v is None for v in (level, mirrors, keep_last, keep_every, max_age, allow_degraded, read_policy)):
+        raise click.UsageError(
+            "nothing to change: name at least one of --level, --mirrors, --keep-last, --keep-every, --max-age, "
+            "--allow-degraded, --read-policy"
+        )
     with open_cluster(settings) as cluster:
         changed = cluster.update_pool(
-            name, level=level, keep_last=keep_last, keep_every_steps=keep_every, max_age_seconds=max_age
+            name,
+            level=level,
+            mirrors=mirrors,
+            keep_last=keep_last,
+            keep_every_steps=keep_every,
+            max_age_seconds=max_age,
+            allow_degraded=allow_degraded,
+            read_policy=read_policy,
         )
     _emit_changed(settings, changed, "is changed")
 
@@ -178,7 +214,9 @@ def _emit_changed(settings: Settings, info: PoolInfo, what: str) -> None:
     if settings.is_json:
         emit_json(pool_record(info))
     else:
-        emit_note(settings, f'pool "{info.pool.name}" {what}: {info.pool.level}, keeps {_keeps(info.pool.retention)}')
+        pool = info.pool
+        policy = f"{pool.level}, {_stores(pool)}, keeps {_keeps(pool.retention)}"
+        emit_note(settings, f'pool "{pool.name}" {what}: {policy}')
 
 
 def pool_listing(pools: Sequence[PoolInfo]) -> Listing:
@@ -204,16 +242,16 @@ def pool_listing(pools: Sequence[PoolInfo]) -> Listing:
     return Listing(columns, rows, "there are no pools: make one with `sdrs pool create`")
 
 
-def group_listing(groups: Sequence[Group]) -> Listing:
-    columns = [Column("GROUP"), Column("POOL"), Column("EPOCH", is_number=True), Column("PRIMARY"), Column("MEMBERS")]
-    rows = [(g.id, g.pool, str(g.epoch), g.primary, ", ".join(g.members)) for g in groups]
-    return Listing(columns, rows, "no groups")
-
-
 def _stores(pool: Pool) -> str:
     if pool.parity_fragments:
         return f"{pool.data_fragments}+{pool.parity_fragments} erasure code"
     return "one copy" if pool.mirrors == 1 else f"{pool.mirrors} copies"
+
+
+def _when_short(pool: Pool) -> str:
+    if pool.level is Level.L1:
+        return "one copy is all it asks for"
+    return "saves go on with fewer copies" if pool.allow_degraded else "saves wait or are refused"
 
 
 def _keeps(retention: Retention) -> str:

@@ -1,4 +1,4 @@
-"""Progress of transfers: a bar on stderr for people, nothing for programs."""
+"""Progress of what takes long: a bar on stderr for people, nothing for programs."""
 
 from __future__ import annotations
 
@@ -40,3 +40,22 @@ def byte_bar(settings: Settings, title: str) -> Iterator[Advance]:
         # Descriptions may hold names from the user: they are not markup.
         task = bar.add_task(title.replace("[", "\\["), total=None)
         yield lambda done_bytes, total_bytes: bar.update(task, completed=done_bytes, total=total_bytes or None)
+
+
+@contextmanager
+def stage_bar(settings: Settings, title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Yields the function to call with (stage, things done, things in total)."""
+    if not settings.shows_progress:
+        yield lambda stage, done_count, total_count: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=make_console(settings, stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def advance(stage: str, done_count: int, total_count: int) -> None:
+            words = f"{title}: {stage}".replace("[", "\\[")
+            bar.update(task, description=words, completed=done_count, total=total_count or None)
+
+        yield advance

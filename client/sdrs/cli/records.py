@@ -10,7 +10,8 @@ from sdrs_core.checkpoints import Save, Shard
 from sdrs_core.cluster import Disk, Group, Node
 
 if TYPE_CHECKING:
-    from sdrs import PoolInfo
+    from sdrs import Event, PoolInfo
+    from sdrs.views import RepairProgress
 
 Record = dict[str, Any]
 
@@ -27,6 +28,8 @@ def node_record(node: Node) -> Record:
         "metrics_address": node.endpoints.metrics,
         "version": node.version,
         "last_seen": format_time(node.last_seen_unix_ms),
+        "cordoned": node.cordoned,
+        "flapping": node.flapping,
         "disks": [disk_record(disk) for disk in node.disks],
     }
 
@@ -50,6 +53,31 @@ def group_record(group: Group) -> Record:
         "epoch": group.epoch,
         "primary": group.primary,
         "members": list(group.members),
+        "home": list(group.home),
+        "problem": group.problem,
+    }
+
+
+def event_record(event: Event) -> Record:
+    return {
+        "time": format_time(event.unix_ms),
+        "kind": event.kind,
+        "group": event.group_id,
+        "node": event.node_id,
+        "pool": event.pool,
+        "epoch": event.epoch,
+        "duration_ms": event.duration_ms,
+        "text": event.text,
+    }
+
+
+def repair_record(repair: RepairProgress) -> Record:
+    return {
+        "waiting_blobs": repair.waiting_blobs,
+        "waiting_bytes": repair.waiting_bytes,
+        "done_blobs": repair.done_blobs,
+        "done_bytes": repair.done_bytes,
+        "failed_blobs": repair.failed_blobs,
     }
 
 
@@ -64,6 +92,8 @@ def pool_record(info: PoolInfo) -> Record:
         "keep_last": pool.retention.keep_last,
         "keep_every_steps": pool.retention.keep_every_steps,
         "max_age_seconds": pool.retention.max_age_seconds,
+        "allow_degraded": pool.allow_degraded,
+        "read_policy": pool.read_policy.value,
         "checkpoint_count": info.checkpoint_count,
         "used_bytes": info.used_bytes,
     }

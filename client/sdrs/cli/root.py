@@ -9,9 +9,13 @@ from typing import Any
 import click
 
 from sdrs.cli import failures
+from sdrs.cli.automatic import pause, resume
 from sdrs.cli.checkpoints import ckpt
 from sdrs.cli.completion import completion
 from sdrs.cli.doctor import doctor
+from sdrs.cli.events import history
+from sdrs.cli.groups import failover, group, switchover
+from sdrs.cli.metadata import meta
 from sdrs.cli.nodes import node
 from sdrs.cli.output import emit_json
 from sdrs.cli.pools import pool
@@ -46,6 +50,7 @@ class Root(VerbGroup):
 EXAMPLES = """
 sdrs up                                  start a cluster on this machine
 sdrs status                              how it is
+sdrs history                             what happened to it
 sdrs ckpt push llm-7b 1000 out/          save a folder as a checkpoint
 sdrs ckpt list llm-7b -o json            for programs
 sdrs ckpt pull llm-7b restored/          the newest one, verified, back as files
@@ -79,7 +84,7 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
     help="Print the version and exit.",
 )
 def root() -> None:
-    """Keep the state of GPU training jobs alive: clusters, pools and checkpoints.
+    """Keep the state of GPU training jobs alive: clusters, pools, groups and checkpoints.
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 degraded or partial, 4 refused as unsafe, 5 not allowed, 6 unreachable.
     """
@@ -95,5 +100,10 @@ def version(settings: Settings) -> None:
         click.echo(f"sdrs {_version_number()}")
 
 
-for verb in (up, down, status, doctor, pool, node, ckpt, completion, version):
+for verb in (
+    *(up, down, status, history, doctor),
+    *(pool, node, group, ckpt),
+    *(switchover, failover, pause, resume, meta),
+    *(completion, version),
+):
     root.add_command(verb)

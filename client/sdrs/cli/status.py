@@ -10,6 +10,8 @@ import click
 from sdrs.cli import failures
 from sdrs.cli.amounts import format_age, format_bytes
 from sdrs.cli.connection import find_url, open_cluster
+from sdrs.cli.events import event_listing
+from sdrs.cli.groups import group_listing
 from sdrs.cli.health import Health, JobHealth, collect, health_record, is_degraded, warnings
 from sdrs.cli.nodes import node_listing
 from sdrs.cli.output import (
@@ -24,13 +26,21 @@ from sdrs.cli.output import (
 )
 from sdrs.cli.pools import pool_listing
 from sdrs.cli.settings import Settings, Verb, pass_settings
+from sdrs_core.cluster import Group
 from sdrs_core.errors import DeadlineExceededError, UnavailableError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_REFRESH_SECONDS = 2.0
+    from sdrs import ClusterInfo
+
+# Often enough to see a promotion happen.
+_REFRESH_SECONDS = 0.5
+# A cluster that is away is said to be: that is news too.
+_WATCH_PATIENCE_SECONDS = 1.0
 _JOBS_SHOWN = 20
+_GROUPS_SHOWN = 20
+_EVENTS_TITLE = "Last events (`sdrs history` has all)"
 
 
 @click.command(
@@ -47,7 +57,8 @@ _JOBS_SHOWN = 20
 def status(settings: Settings, context: click.Context, watch: bool) -> None:
     """Show how the cluster is, and what is wrong.
 
-    Exits with 0 if all is well, 3 if it is degraded (a node down, a disk lost, a checkpoint damaged), 6 if unreachable.
+    Exits with 0 if all is well, 3 if it is degraded (a node down, a disk lost, copies missing, a checkpoint damaged),
+    6 if unreachable. Paused failover is a warning, not a defect.
     """
     if watch and not settings.is_interactive:
         raise click.UsageError("-w needs a terminal and no -o json: call `sdrs status` again and again instead")
@@ -68,10 +79,11 @@ def status(settings: Settings, context: click.Context, watch: bool) -> None:
 
 def _watch(settings: Settings, url: str) -> NoReturn:
     """Until Ctrl-C. A cluster that goes away is shown as such and watched on: that is when one looks."""
-    from rich.console import Group
+    from rich.console import Group as Stack
     from rich.live import Live
     from rich.text import Text
 
+    settings.timeout_seconds = min(settings.timeout_seconds, _WATCH_PATIENCE_SECONDS)
     shown: RenderableType = Text("asking …", style="bright_black")
     with Live(shown, console=make_console(settings), screen=True, auto_refresh=False) as live:
         while True:
@@ -80,11 +92,11 @@ def _watch(settings: Settings, url: str) -> NoReturn:
                 with open_cluster(settings) as cluster:
                     shown = _draw(collect(cluster, url))
             except (UnavailableError, DeadlineExceededError) as error:
-                shown = Group(Text(f"cannot be reached: {error.message}\n", style="bold red"), shown)
+                shown = Stack(Text(f"cannot be reached: {error.message}\n", style="bold red"), shown)
             foot = Text(
                 f"\n{time.strftime('%H:%M:%S')}, every {_REFRESH_SECONDS:g} s, Ctrl-C ends", style="bright_black"
             )
-            live.update(Group(shown, foot), refresh=True)
+            live.update(Stack(shown, foot), refresh=True)
             time.sleep(_REFRESH_SECONDS)
 
 
@@ -99,11 +111,54 @@ def _facts(health: Health) -> dict[str, str]:
         "controller": f"{health.url} (pid {health.info.controller_pid}, term {health.info.term})",
         "stored": f"{format_bytes(stored_bytes)} in {count} checkpoints",
         "saves": f"{health.info.pending_save_count} pending, {health.info.trash_count} in the trash",
+        "groups": _group_words(health),
+        "automatic failover": f"paused: {health.info.paused_because}" if health.info.paused_because else "on",
+        "repair": _repair_words(health.info),
+        "unavailable": _unavailable_words(health.info.unavailable_count),
     }
 
 
+def _group_words(health: Health) -> str:
+    words = [str(len(health.groups))]
+    if health.troubled_groups:
+        words.append(f"{len(health.troubled_groups)} degraded")
+    if health.moved_groups:
+        words.append(f"{len(health.moved_groups)} away from home")
+    return ", ".join(words)
+
+
+def _repair_words(info: ClusterInfo) -> str:
+    repair = info.repair
+    if repair.waiting_blobs:
+        words = f"{_count(repair.waiting_blobs, 'blob')}, {format_bytes(repair.waiting_bytes)} to copy"
+    elif info.degraded_blob_count:
+        words = f"{_count(info.degraded_blob_count, 'blob')} with too few copies, no node to copy to"
+    else:
+        words = "nothing to do"
+    return f"{words}; {_count(repair.failed_blobs, 'blob')} failed" if repair.failed_blobs else words
+
+
+def _unavailable_words(count: int) -> str:
+    return f"{_count(count, 'checkpoint')} without a live copy" if count else "none"
+
+
+def _count(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 def _listings(health: Health) -> list[Listing]:
-    return [node_listing(health.nodes), pool_listing(health.pools), _job_listing(health.jobs)]
+    listings = [node_listing(health.nodes), pool_listing(health.pools), _job_listing(health.jobs)]
+    if health.troubled_groups:
+        listings.append(_trouble_listing(health.troubled_groups))
+    return listings
+
+
+def _trouble_listing(groups: list[Group]) -> Listing:
+    shown = group_listing(groups[:_GROUPS_SHOWN])
+    if len(groups) <= _GROUPS_SHOWN:
+        return shown
+    more = (f"… {len(groups) - _GROUPS_SHOWN} more", *("" for _ in shown.columns[1:]))
+    return Listing(shown.columns, [*shown.rows, more], shown.when_empty)
 
 
 def _job_listing(jobs: list[JobHealth]) -> Listing:
@@ -131,7 +186,7 @@ def _job_listing(jobs: list[JobHealth]) -> Listing:
 
 
 def _draw(health: Health) -> RenderableType:
-    from rich.console import Group
+    from rich.console import Group as Stack
     from rich.text import Text
 
     parts: list[RenderableType] = [draw_facts(_facts(health))]
@@ -139,7 +194,11 @@ def _draw(health: Health) -> RenderableType:
         parts += [Text(""), draw_listing(listing)]
     style = "bold red" if is_degraded(health) else "yellow"
     notes = [Text(f"! {line}", style=style) for line in warnings(health)]
-    return Group(*parts, *([Text("")] if notes else []), *notes)
+    parts += [Text("")] if notes else []
+    parts += notes
+    if health.events:
+        parts += [Text(f"\n{_EVENTS_TITLE}", style="bold"), draw_listing(event_listing(health.events, with_age=True))]
+    return Stack(*parts)
 
 
 def _plain(health: Health) -> list[str]:
@@ -147,4 +206,7 @@ def _plain(health: Health) -> list[str]:
     for listing in _listings(health):
         lines += ["", *plain_listing(listing)]
     notes = [f"warning: {line}" for line in warnings(health)]
-    return [*lines, *([""] if notes else []), *notes]
+    lines += [*([""] if notes else []), *notes]
+    if health.events:
+        lines += ["", _EVENTS_TITLE, *plain_listing(event_listing(health.events, with_age=True))]
+    return lines

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
+from sdrs.cli import failures
 from sdrs.cli.confirm import confirm
-from sdrs.cli.local_cluster import Wish, bring_up, take_down
+from sdrs.cli.local_cluster import UpOutcome, Wish, bring_up, take_down
 from sdrs.cli.local_layout import DEFAULT_NODE_COUNT, DEFAULT_PORT, default_dir
 from sdrs.cli.output import emit_json, emit_note, emit_warning, make_console
 from sdrs.cli.pointer import read_pointer
@@ -42,6 +43,8 @@ def _spinner(settings: Settings) -> Iterator[Callable[[str], None]]:
     sdrs up                          three nodes, controller on 127.0.0.1:7070
     sdrs up --nodes 5                two more nodes, if three are running
     sdrs up --dir /scratch/sdrs --port 0     elsewhere, on any free port
+    sdrs up --etcd                   two controllers on three etcds: any one of them may die
+    sdrs up --etcd --import FILE     a cluster on SQLite, moved, after `sdrs meta export FILE` and `sdrs down`
     """,
 )
 @click.option("--nodes", type=_NODE_COUNT, metavar="N", help=f"How many nodes ({DEFAULT_NODE_COUNT}).")
@@ -50,25 +53,69 @@ def _spinner(settings: Settings) -> Iterator[Callable[[str], None]]:
     "--port", type=click.IntRange(0, 65535), metavar="P", help=f"The controller's ({DEFAULT_PORT}); 0: any free."
 )
 @click.option("--disks-per-node", type=_DISK_COUNT, metavar="N", default=1, help="Data folders of each new node (1).")
+@click.option("--etcd", is_flag=True, help="Two controllers on three etcds, instead of one on SQLite.")
+@click.option(
+    "--import",
+    "import_file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
+    metavar="FILE",
+    help="Begin with a catalog that `sdrs meta export` wrote; with --etcd.",
+)
+@click.pass_context
 @pass_settings
-def up(settings: Settings, nodes: int | None, directory: Path | None, port: int | None, disks_per_node: int) -> None:
+def up(
+    settings: Settings,
+    context: click.Context,
+    nodes: int | None,
+    directory: Path | None,
+    port: int | None,
+    disks_per_node: int,
+    etcd: bool,
+    import_file: Path | None,
+) -> None:
     """Start a cluster on this machine: a controller and a few nodes.
 
     They stay up after this command ends, until `sdrs down`. Run again, it starts what has died and adds nodes; it never
-    removes any. Data is kept between runs.
+    removes any. Data is kept between runs. A new cluster gets a pool `default`: L2 with two copies, or L1 if it has one
+    node; it is left as it is when nodes are added.
     """
+    if import_file is not None and not etcd:
+        raise click.UsageError("--import goes with --etcd; a running, empty controller takes `sdrs meta import`")
     folder = directory or default_dir()
     with _spinner(settings) as tell:
-        outcome = bring_up(folder, Wish(nodes, port, disks_per_node), tell)
+        outcome = bring_up(folder, Wish(nodes, port, disks_per_node, etcd, import_file), tell)
+    _emit_up(settings, outcome, nodes)
+    if outcome.halted:
+        context.exit(failures.DEGRADED)
+
+
+def _emit_up(settings: Settings, outcome: UpOutcome, nodes: int | None) -> None:
+    pool = outcome.pool
     if settings.is_json:
         emit_json(
-            {"url": outcome.url, "dir": str(outcome.dir), "nodes": outcome.node_count, "started": outcome.started}
+            {
+                "url": outcome.url,
+                "dir": str(outcome.dir),
+                "nodes": outcome.node_count,
+                "started": outcome.started,
+                "store": outcome.store,
+                "pool": pool.name if pool is not None else None,
+                "level": str(pool.level) if pool is not None else None,
+                "halted": outcome.halted,
+            }
         )
         return
     if nodes is not None and nodes < outcome.node_count:
         emit_warning(settings, f"the cluster has {outcome.node_count} nodes: `up` adds nodes but never removes any")
     nodes_running = "1 node" if outcome.node_count == 1 else f"{outcome.node_count} nodes"
-    where = f"a controller and {nodes_running} at {outcome.url}, data and logs in {outcome.dir}"
+    control = "a controller" if outcome.store == "sqlite" else "two controllers on three etcds"
+    where = f"{control} and {nodes_running} at {outcome.url}, data and logs in {outcome.dir}"
+    if pool is not None:
+        where += f'\npool "{pool.name}" is at {pool.level}' + (f", {pool.mirrors} copies" if pool.mirrors > 1 else "")
+    if outcome.halted:
+        emit_note(settings, f"running: {where}")
+        emit_warning(settings, outcome.halted)
+        return
     if not outcome.started:
         emit_note(settings, f"already running: {where}")
         return

@@ -26,7 +26,7 @@ from sdrs_core.errors import (
     WorldSizeMismatchError,
 )
 from sdrs_core.ids import JobName, check_rank, check_step, random_id
-from sdrs_proto.convert import attempt_to, node_from, save_from, shard_from
+from sdrs_proto.convert import attempt_to, save_from
 from sdrs_proto.limits import MAX_WAIT_MS
 from sdrs_proto.v1 import control_pb2 as messages
 
@@ -207,12 +207,8 @@ class Restorer:
             )
         ranks = range(save.world_size) if self._rank is None else [self._rank]
         responses = [self._find_shard(save, rank) for rank in ranks]
-        shards = [shard_from(response.shards[0]) for response in responses]
-        count = ByteCount(self._progress, sum(shard.size_bytes for shard in shards))
-        return [
-            ShardReader(self._process, save, shard, {node.id: node for node in map(node_from, response.nodes)}, count)
-            for shard, response in zip(shards, responses, strict=True)
-        ]
+        count = ByteCount(self._progress, sum(response.shards[0].size_bytes for response in responses))
+        return [ShardReader(self._process, save, response, count) for response in responses]
 
     def _find_shard(self, save: Save, rank: int) -> messages.ListShardsResponse:
         if rank >= save.world_size:

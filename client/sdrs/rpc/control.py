@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from google.protobuf.message import Message
 
-from sdrs.rpc.channels import Channels, InterruptedByForkError, call_once, stream_responses
-from sdrs_core.errors import DeadlineExceededError, SdrsError, UnavailableError
+from sdrs.rpc.channels import Channels, InterruptedByForkError, call_once, send_requests, stream_responses
+from sdrs_core.errors import DeadlineExceededError, SdrsError, StaleTermError, UnavailableError
 from sdrs_proto.limits import CALL_SECONDS, MAX_PAGE_SIZE
 from sdrs_proto.services import CONTROL
 
 FIRST_PAUSE_SECONDS = 0.05
 MAX_PAUSE_SECONDS = 1.0
+# With another controller to go to, one that does not answer is not waited for as long as a lone one.
+ADDRESS_SECONDS = 3.0
+
+# Another controller may know better: this one is gone, frozen, not active, or no longer.
+_ASK_THE_NEXT = (UnavailableError, DeadlineExceededError, StaleTermError)
 
 
 class Control:
@@ -43,7 +48,7 @@ class Control:
                 return self._ask_each(method, request, wait_ms)
             except InterruptedByForkError:
                 continue
-            except (UnavailableError, DeadlineExceededError):
+            except _ASK_THE_NEXT:
                 out_of_reach_since = started if out_of_reach_since is None else out_of_reach_since
                 pause_seconds = next(pauses)
                 if time.monotonic() + pause_seconds > out_of_reach_since + patience_seconds:
@@ -52,7 +57,8 @@ class Control:
 
     def _ask_each(self, method: str, request: Message, wait_ms: int) -> Any:
         """Ask each controller once, beginning with the one that answered last."""
-        failure: SdrsError | None = None
+        failures: list[SdrsError] = []
+        call_seconds = CALL_SECONDS if len(self._addresses) == 1 else ADDRESS_SECONDS
         for _ in self._addresses:
             address = self._addresses[self._current % len(self._addresses)]
             stub = self._channels.stub(address, CONTROL)
@@ -60,21 +66,30 @@ class Control:
                 return call_once(
                     getattr(stub, method),
                     request,
-                    timeout_seconds=CALL_SECONDS + wait_ms / 1000,
+                    timeout_seconds=call_seconds + wait_ms / 1000,
                     peer=f"the controller at {address}",
                     long_poll=wait_ms > 0,
                 )
-            except (UnavailableError, DeadlineExceededError) as error:
-                failure = error
+            except _ASK_THE_NEXT as error:
+                failures.append(error)
                 self._current += 1
-        assert failure is not None, "a cluster has at least one controller"
-        raise failure
+        assert failures, "a cluster has at least one controller"
+        # What the active one says tells more than that another is standing by, and that more than that one is gone.
+        raise min(failures, key=lambda error: ("standby" in error.facts, not is_answered(error)))
 
     def stream(self, method: str, request: Message, *, timeout_seconds: float) -> Iterator[Any]:
         address = self._addresses[self._current % len(self._addresses)]
         stub = self._channels.stub(address, CONTROL)
         return stream_responses(
             getattr(stub, method), request, timeout_seconds=timeout_seconds, peer=f"the controller at {address}"
+        )
+
+    def send(self, method: str, requests: Iterable[Message], *, timeout_seconds: float) -> Any:
+        """Send a stream of requests, once: what it was made from may not be there a second time."""
+        address = self._addresses[self._current % len(self._addresses)]
+        stub = self._channels.stub(address, CONTROL)
+        return send_requests(
+            getattr(stub, method), requests, timeout_seconds=timeout_seconds, peer=f"the controller at {address}"
         )
 
     def pages(self, method: str, request: Any) -> Iterator[Any]:
@@ -88,9 +103,14 @@ class Control:
             request.page_token = page.next_page_token
 
 
-def backoff() -> Iterator[float]:
+def is_answered(error: SdrsError) -> bool:
+    """Whether a peer said this, as opposed to having been out of reach."""
+    return "peer" not in error.facts
+
+
+def backoff(first_seconds: float = FIRST_PAUSE_SECONDS, max_seconds: float = MAX_PAUSE_SECONDS) -> Iterator[float]:
     """Ever longer pauses, each cut by chance: a thousand ranks must not come back in the same instant."""
-    pause_seconds = FIRST_PAUSE_SECONDS
+    pause_seconds = first_seconds
     while True:
         yield pause_seconds * random.uniform(0.5, 1.0)
-        pause_seconds = min(2 * pause_seconds, MAX_PAUSE_SECONDS)
+        pause_seconds = min(2 * pause_seconds, max_seconds)

@@ -8,6 +8,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from sdrs.rpc.channels import Channels, call_once, stream_responses
+from sdrs.rpc.cutoff import Cutoff
 from sdrs_core.cluster import Node
 from sdrs_proto.limits import CALL_SECONDS, STALL_SECONDS
 from sdrs_proto.services import STORAGE, Stub
@@ -22,11 +23,17 @@ class NodeCalls:
         self.peer = f"node {node.id} at {node.endpoints.grpc}"
         self._channels = channels
 
-    def call(self, method: str, request: Message, *, timeout_seconds: float = CALL_SECONDS) -> Any:
-        return call_once(getattr(self.stub, method), request, timeout_seconds=timeout_seconds, peer=self.peer)
+    def call(
+        self, method: str, request: Message, *, timeout_seconds: float = CALL_SECONDS, cutoff: Cutoff | None = None
+    ) -> Any:
+        return call_once(
+            getattr(self.stub, method), request, timeout_seconds=timeout_seconds, peer=self.peer, cutoff=cutoff
+        )
 
-    def stream(self, method: str, request: Message, *, size_bytes: int) -> Generator[Any, None, None]:
-        timeout_seconds = transfer_seconds(size_bytes)
+    def stream(
+        self, method: str, request: Message, *, size_bytes: int, stall_seconds: float = STALL_SECONDS
+    ) -> Generator[Any, None, None]:
+        timeout_seconds = transfer_seconds(size_bytes, stall_seconds)
         return stream_responses(getattr(self.stub, method), request, timeout_seconds=timeout_seconds, peer=self.peer)
 
     @property
@@ -34,5 +41,5 @@ class NodeCalls:
         return self._channels.stub(self.node.endpoints.grpc, STORAGE)
 
 
-def transfer_seconds(size_bytes: int) -> float:
-    return STALL_SECONDS + size_bytes / SLOWEST_BYTES_PER_SECOND
+def transfer_seconds(size_bytes: int, stall_seconds: float = STALL_SECONDS) -> float:
+    return stall_seconds + size_bytes / SLOWEST_BYTES_PER_SECOND

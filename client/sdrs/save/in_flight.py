@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import wait as wait_for
 
 from sdrs.rpc.control import Control
+from sdrs.rpc.map import Maps
 from sdrs.save.commits import Commits
 from sdrs.save.order import SaveOrder
 from sdrs.save.payload import Payload
@@ -20,11 +21,12 @@ from sdrs.save.upload import Upload
 from sdrs.saving import Saving
 from sdrs.transfer.routes import Routes
 from sdrs.views import Report
+from sdrs_core.checkpoints import Save
 from sdrs_core.errors import DeadlineExceededError
 from sdrs_core.ids import SaveId
 from sdrs_core.levels import Level
-from sdrs_proto.convert import level_from
-from sdrs_proto.v1.control_pb2 import GetPoolRequest
+from sdrs_proto.convert import level_from, save_from
+from sdrs_proto.v1.control_pb2 import GetPoolRequest, WaitSaveRequest
 
 MAX_SENDING = 4
 
@@ -34,9 +36,12 @@ log = logging.getLogger("sdrs")
 class InFlight:
     """Belongs to one process."""
 
-    def __init__(self, control: Control, routes: Routes, *, staging_bytes: int, renew_seconds: float) -> None:
+    def __init__(
+        self, control: Control, routes: Routes, maps: Maps, *, staging_bytes: int, renew_seconds: float
+    ) -> None:
         self._control = control
         self._routes = routes
+        self._maps = maps
         self._renew_seconds = renew_seconds
         self._staging = Staging(staging_bytes)
         self._commits = Commits(control)
@@ -49,7 +54,14 @@ class InFlight:
         """Start a save: returns when ``payload`` is copied or, if it is too large for that, durable on its node."""
         self.raise_unseen(owner)
         self._commits.check_room()
-        saving = Saving(order.job, order.step, payload.total_bytes, lambda: self._promised_level(order.pool), report)
+        saving = Saving(
+            order.job,
+            order.step,
+            payload.total_bytes,
+            lambda: self._promised_level(order.pool),
+            report,
+            self._look_again,
+        )
         if self._staging.holds(payload.total_bytes):
             self._save_staged(owner, order, payload, saving)
         else:
@@ -79,7 +91,7 @@ class InFlight:
         self._commits.follow(save_id, saving)
 
     def _upload(self, order: SaveOrder, payload: Payload, saving: Saving) -> SaveId:
-        return Upload(self._control, self._routes, order, payload, saving, self._renew_seconds).run()
+        return Upload(self._control, self._routes, self._maps, order, payload, saving, self._renew_seconds).run()
 
     def _start(self, owner: object, saving: Saving, work: Callable[[], None]) -> None:
         with self._lock:
@@ -122,6 +134,10 @@ class InFlight:
                 f"{', '.join(str(outcomes[outcome]) for outcome in late)}: not committed after {timeout_seconds} s, "
                 "and still under way in the background"
             )
+
+    def _look_again(self, save: Save) -> Save:
+        request = WaitSaveRequest(save_id=save.save_id, job=save.job, step=save.step)
+        return save_from(self._control.call("wait_save", request).checkpoint)
 
     def _promised_level(self, pool: str) -> Level:
         return level_from(self._control.call("get_pool", GetPoolRequest(name=pool)).pool.level)

@@ -16,8 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from sdrs.rpc.cutoff import Cutoff
 from sdrs.save.payload import PayloadBlob
 from sdrs_core.ids import BlobId
+from sdrs_proto.limits import STALL_SECONDS
 from sdrs_proto.v1.storage_pb2 import WriteIntent
 
 Sent = Callable[[int], None]
@@ -31,8 +33,11 @@ class PendingWrite(Protocol):
 
 
 class BlobSink(Protocol):
-    def send(self, intent: WriteIntent, blob: PayloadBlob, sent: Sent) -> PendingWrite:
-        """Send all of ``blob``; ``sent`` is told the size of each piece as it goes."""
+    def send(self, intent: WriteIntent, blob: PayloadBlob, sent: Sent, cutoff: Cutoff | None = None) -> PendingWrite:
+        """Send all of ``blob``; ``sent`` is told the size of each piece as it goes.
+
+        ``cutoff`` breaks it off, here and while the result is awaited; what it was cut with is raised then.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +74,5 @@ class OpenRange(Protocol):
 
 
 class BlobSource(Protocol):
-    def open(self, fragment: FragmentRange) -> OpenRange: ...
+    def open(self, fragment: FragmentRange, stall_seconds: float = STALL_SECONDS) -> OpenRange:
+        """Begin to read. A node that sends nothing for ``stall_seconds``, now or later, is taken for gone."""

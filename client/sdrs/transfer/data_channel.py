@@ -5,9 +5,11 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
+from sdrs.rpc.cutoff import Cutoff
 from sdrs.rpc.nodes import NodeCalls
 from sdrs.save.payload import PayloadBlob, blocks
 from sdrs.transfer import FragmentRange, OpenRange, PendingWrite, Sent, Summary
@@ -16,7 +18,7 @@ from sdrs_core.checksums import blob_hash, digest
 from sdrs_core.errors import CorruptDataError, PermissionDeniedError, SdrsError, UnavailableError
 from sdrs_core.ids import random_id
 from sdrs_proto.channel import BLOCK, end_of_blocks, receive_answer, receive_exactly
-from sdrs_proto.limits import STALL_SECONDS
+from sdrs_proto.limits import CALL_SECONDS, STALL_SECONDS
 from sdrs_proto.v1.storage_pb2 import (
     BlobSummary,
     OpenReadRequest,
@@ -42,12 +44,13 @@ class AlreadyStored:
 
 @dataclass(frozen=True, slots=True)
 class AwaitedAnswer:
+    ending: ExitStack  # closes the connection
     connection: socket.socket
     peer: str
     hash: str
 
     def result(self) -> str:
-        with self.connection:
+        with self.ending:
             self.connection.settimeout(ANSWER_SECONDS)
             with ticket_renewable(self.peer):
                 stored = receive_answer(self.connection, StoredBlob)
@@ -58,17 +61,18 @@ class DataChannelSink:
     def __init__(self, calls: NodeCalls) -> None:
         self._calls = calls
 
-    def send(self, intent: WriteIntent, blob: PayloadBlob, sent: Sent) -> PendingWrite:
-        opened = self._calls.call("open_write", OpenWriteRequest(request_id=random_id(), intent=intent))
+    def send(self, intent: WriteIntent, blob: PayloadBlob, sent: Sent, cutoff: Cutoff | None = None) -> PendingWrite:
+        request = OpenWriteRequest(request_id=random_id(), intent=intent)
+        opened = self._calls.call("open_write", request, cutoff=cutoff)
         if opened.already_stored:
             sent(blob.size_bytes)
             return AlreadyStored(opened.stored.hash)
-        connection = open_channel(self._calls.node, opened.ticket)
-        try:
-            return AwaitedAnswer(connection, self._calls.peer, self._send(connection, blob, sent))
-        except BaseException:
-            connection.close()
-            raise
+        with ExitStack() as ending:
+            connection = ending.enter_context(open_channel(self._calls.node, opened.ticket))
+            if cutoff is not None:
+                ending.enter_context(cutoff.breaking(partial(_hang_up, connection)))
+            whole = self._send(connection, blob, sent)
+            return AwaitedAnswer(ending.pop_all(), connection, self._calls.peer, whole)
 
     def _send(self, connection: socket.socket, blob: PayloadBlob, sent: Sent) -> str:
         # Not select(): it refuses descriptors from 1024 on, which a training process may well have.
@@ -99,6 +103,12 @@ class DataChannelSink:
             ) from error
         except OSError as error:
             raise _early_answer(connection, self._calls.peer) from error
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Wake whoever sends or receives; closing would not."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _send_all(connection: socket.socket, header: bytes, block: memoryview) -> None:
@@ -144,9 +154,10 @@ class DataChannelSource:
     def __init__(self, calls: NodeCalls) -> None:
         self._calls = calls
 
-    def open(self, fragment: FragmentRange) -> OpenRange:
-        connection = open_channel(self._calls.node, read_ticket(self._calls, fragment))
+    def open(self, fragment: FragmentRange, stall_seconds: float = STALL_SECONDS) -> OpenRange:
+        connection = open_channel(self._calls.node, read_ticket(self._calls, fragment, stall_seconds))
         try:
+            connection.settimeout(stall_seconds)
             with ticket_renewable(self._calls.peer):
                 answer = receive_answer(connection, BlobSummary)
             return SocketRange(connection, summary_of(answer))
@@ -167,14 +178,14 @@ class SocketRange:
         self.connection.close()
 
 
-def read_ticket(calls: NodeCalls, fragment: FragmentRange) -> str:
+def read_ticket(calls: NodeCalls, fragment: FragmentRange, stall_seconds: float) -> str:
     request = OpenReadRequest(
         blob_id=fragment.blob_id,
         fragment_index=fragment.fragment_index,
         offset=fragment.offset,
         length=fragment.size_bytes,
     )
-    ticket: str = calls.call("open_read", request).ticket
+    ticket: str = calls.call("open_read", request, timeout_seconds=min(CALL_SECONDS, stall_seconds)).ticket
     return ticket
 
 

@@ -13,6 +13,7 @@ from sdrs.transfer.data_channel import SocketRange, read_ticket, summary_of, tic
 from sdrs.transfer.sockets import open_channel
 from sdrs_core.errors import CorruptDataError
 from sdrs_proto.channel import PASS_FD, PAYLOAD_OFFSET, receive_answer_with_fd
+from sdrs_proto.limits import STALL_SECONDS
 from sdrs_proto.v1.storage_pb2 import BlobSummary
 
 
@@ -20,9 +21,10 @@ class LocalFileSource:
     def __init__(self, calls: NodeCalls) -> None:
         self._calls = calls
 
-    def open(self, fragment: FragmentRange) -> OpenRange:
-        connection = open_channel(self._calls.node, read_ticket(self._calls, fragment), PASS_FD)
+    def open(self, fragment: FragmentRange, stall_seconds: float = STALL_SECONDS) -> OpenRange:
+        connection = open_channel(self._calls.node, read_ticket(self._calls, fragment, stall_seconds), PASS_FD)
         try:
+            connection.settimeout(stall_seconds)
             with ticket_renewable(self._calls.peer):
                 message, fd = receive_answer_with_fd(connection, BlobSummary)
         except BaseException:

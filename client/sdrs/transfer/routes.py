@@ -7,6 +7,7 @@ import threading
 import time
 
 from sdrs.rpc.channels import Channels
+from sdrs.rpc.cutoff import Cutoff
 from sdrs.rpc.nodes import NodeCalls
 from sdrs.save.payload import PayloadBlob
 from sdrs.transfer import BlobSource, FragmentRange, OpenRange, PendingWrite, Sent
@@ -15,7 +16,7 @@ from sdrs.transfer.grpc_stream import GrpcSink, GrpcSource
 from sdrs.transfer.local_file import LocalFileSource
 from sdrs.transfer.sockets import DataPortUnreachableError, is_local
 from sdrs_core.cluster import Node
-from sdrs_proto.limits import DATA_CHANNEL_BYTES
+from sdrs_proto.limits import DATA_CHANNEL_BYTES, STALL_SECONDS
 from sdrs_proto.v1.storage_pb2 import WriteIntent
 
 # For how long a node whose data port did not answer is served over gRPC before the port is tried again.
@@ -35,24 +36,26 @@ class Routes:
     def calls(self, node: Node) -> NodeCalls:
         return NodeCalls(self._channels, node)
 
-    def send(self, node: Node, intent: WriteIntent, blob: PayloadBlob, sent: Sent) -> PendingWrite:
+    def send(
+        self, node: Node, intent: WriteIntent, blob: PayloadBlob, sent: Sent, cutoff: Cutoff | None = None
+    ) -> PendingWrite:
         calls = self.calls(node)
         if self._takes_data_channel(node, blob.size_bytes):
             try:
-                return DataChannelSink(calls).send(intent, blob, sent)
+                return DataChannelSink(calls).send(intent, blob, sent, cutoff)
             except DataPortUnreachableError as error:
                 self._note_detour(node, error)
-        return GrpcSink(calls).send(intent, blob, sent)
+        return GrpcSink(calls).send(intent, blob, sent, cutoff)
 
-    def open(self, node: Node, fragment: FragmentRange) -> OpenRange:
+    def open(self, node: Node, fragment: FragmentRange, stall_seconds: float = STALL_SECONDS) -> OpenRange:
         calls = self.calls(node)
         if self._takes_data_channel(node, fragment.size_bytes):
             source: BlobSource = LocalFileSource(calls) if is_local(node) else DataChannelSource(calls)
             try:
-                return source.open(fragment)
+                return source.open(fragment, stall_seconds)
             except DataPortUnreachableError as error:
                 self._note_detour(node, error)
-        return GrpcSource(calls).open(fragment)
+        return GrpcSource(calls).open(fragment, stall_seconds)
 
     def _takes_data_channel(self, node: Node, size_bytes: int) -> bool:
         with self._lock:

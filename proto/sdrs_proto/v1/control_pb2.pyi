@@ -459,16 +459,18 @@ class ListPoolsResponse(_message.Message):
     def __init__(self, pools: _Optional[_Iterable[_Union[_cluster_pb2.Pool, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ListShardsRequest(_message.Message):
-    __slots__ = ["page_size", "page_token", "rank", "save_id"]
+    __slots__ = ["page_size", "page_token", "pool", "rank", "save_id"]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
+    pool: str
     rank: int
     save_id: str
-    def __init__(self, save_id: _Optional[str] = ..., rank: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, save_id: _Optional[str] = ..., rank: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., pool: _Optional[str] = ...) -> None: ...
 
 class ListShardsResponse(_message.Message):
     __slots__ = ["next_page_token", "nodes", "read_policy", "shards"]

@@ -120,10 +120,16 @@ class ListSnapshotsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListSnapshotsResponse(_message.Message):
-    __slots__ = ["snapshots"]
+    __slots__ = ["authority", "cluster_id", "node", "snapshots"]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    authority: _membership_pb2.Authority
+    cluster_id: str
+    node: _cluster_pb2.Node
     snapshots: _containers.RepeatedCompositeFieldContainer[SnapshotId]
-    def __init__(self, snapshots: _Optional[_Iterable[_Union[SnapshotId, _Mapping]]] = ...) -> None: ...
+    def __init__(self, snapshots: _Optional[_Iterable[_Union[SnapshotId, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., node: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ..., authority: _Optional[_Union[_membership_pb2.Authority, _Mapping]] = ...) -> None: ...
 
 class LookupFragmentsRequest(_message.Message):
     __slots__ = ["epoch", "fragments", "group_id"]

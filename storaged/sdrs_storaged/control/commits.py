@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from sdrs_core.attempts import Job
 from sdrs_core.checkpoints import Save, SaveState, Shard
+from sdrs_core.cluster import level_reached
 from sdrs_core.errors import (
     InternalError,
     NotFoundError,
@@ -21,7 +22,7 @@ from sdrs_core.errors import (
     StaleTermError,
     UnavailableError,
 )
-from sdrs_core.ids import JobName, NodeId, SaveId
+from sdrs_core.ids import GroupId, JobName, NodeId, SaveId
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.members import Members
@@ -42,12 +43,19 @@ class Pending:
     renewed_seconds: float
     ranks: set[int] = field(default_factory=set)
     holders: set[NodeId] = field(default_factory=set)
+    # The fewest copies that any blob has.
+    copies: int | None = None
+    # Ranks that were sent to a group and are not in yet.
+    sending: dict[int, GroupId] = field(default_factory=dict)
     size_bytes: int = 0
     superseding: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def count(self, shard: Shard) -> None:
+        self.sending.pop(shard.rank, None)
         if shard.rank not in self.ranks:
+            fewest = min((len(blob.holders) for blob in shard.blobs), default=0)
+            self.copies = fewest if self.copies is None else min(self.copies, fewest)
             self.ranks.add(shard.rank)
             self.size_bytes += shard.size_bytes
             self.holders.update(holder.node_id for blob in shard.blobs for holder in blob.holders)
@@ -62,6 +70,9 @@ class Commits:
         self._ttl_seconds = ttl_seconds
         self._pending: dict[SaveId, Pending] = {}
         self._doubtful: dict[str, Save] = {}
+        self._progressed = asyncio.Event()
+        # Told of a commit with fewer copies than its pool asks for.
+        self.on_degraded: Callable[[], None] = lambda: None
 
     async def load(self) -> None:
         """Take over what a former controller left pending; each gets a fresh lease."""
@@ -102,7 +113,24 @@ class Commits:
 
     async def _recount(self, pending: Pending) -> None:
         async for shard in self._records.all(keys.shards(pending.stored.value.save_id), Shard):
-            pending.count(shard.value)
+            self.count(pending, shard.value)
+
+    def sending_to(self, group_id: GroupId) -> int:
+        """How many ranks are on their way to this group."""
+        return sum(group_id in pending.sending.values() for pending in self._pending.values())
+
+    async def drained(self, group_id: GroupId) -> None:
+        """Wait until no rank is on its way to this group."""
+        while self.sending_to(group_id):
+            await self._progressed.wait()
+
+    def count(self, pending: Pending, shard: Shard) -> None:
+        pending.count(shard)
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        self._progressed.set()
+        self._progressed = asyncio.Event()
 
     def renew(self, pending: Pending) -> None:
         pending.renewed_seconds = self._clock.monotonic_seconds()
@@ -144,19 +172,22 @@ class Commits:
         if job is None:
             raise InternalError(f'the record of job "{save.job}" is gone')
         layout = self._members.layout(save.pool)
-        members = {node_id for group in self._members.groups(pool=save.pool) for node_id in group.members}
-        gone = pending.holders - members
+        pool = self._members.pool(save.pool)
+        # A node that is down has not left: what it acknowledged is on its disks, and repaired if it stays away.
+        gone = pending.holders - {node.id for node in self._members.nodes()}
         if gone:
             # P7: a receipt that names a node which left the pool since does not count.
             await self.end_aborted(pending, f"node {', '.join(sorted(gone))} left the pool before the commit")
             raise ConflictError("the layout moved")
         left_behind = job.value.left_behind(save.attempt, save.step)
         note = f"attempt {job.value.resumed_attempt} resumed from step {job.value.resumed_step}" if left_behind else ""
+        copies = pending.copies or 0
         committed = replace(
             save,
             state=SaveState.SET_ASIDE if left_behind else SaveState.COMMITTED,
             note=note,
-            level=self._members.pool(save.pool).level,
+            # I6: what was reached, not what was promised; repair raises it later.
+            level=level_reached(pool, copies),
             size_bytes=pending.size_bytes,
             committed_unix_ms=self._clock.unix_ms(),
             layout=layout.value.number,
@@ -168,8 +199,16 @@ class Commits:
         reach("commit.after")
         self._end(pending, committed)
         log.info(
-            "checkpoint_committed", job=save.job, step=save.step, attempt=save.attempt, size_bytes=committed.size_bytes
+            "checkpoint_committed",
+            job=save.job,
+            step=save.step,
+            attempt=save.attempt,
+            size_bytes=committed.size_bytes,
+            fault_level=str(committed.level),
         )
+        if committed.level < pool.level:
+            log.warning("committed_below_level", job=save.job, step=save.step, copies=copies, wanted=pool.copies)
+            self.on_degraded()
 
     # Abort
 
@@ -303,3 +342,4 @@ class Commits:
             self._tally.remove(pending.stored.value)
         self._pending.pop(pending.stored.value.save_id, None)
         pending.ended.set()
+        self._tell_progress()

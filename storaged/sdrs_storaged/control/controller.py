@@ -8,97 +8,104 @@ from sdrs_core.attempts import Job
 from sdrs_core.checkpoints import Save
 from sdrs_core.cluster import DiskState, NodeState
 from sdrs_core.failover import Liveness
-from sdrs_core.ids import NodeId
-from sdrs_core.repair import Patience
 from sdrs_storaged.config import ControllerConfig
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
-from sdrs_storaged.control.claims import Claims
 from sdrs_storaged.control.clock import Clock
-from sdrs_storaged.control.collector import Collector, NodeCommands
+from sdrs_storaged.control.cluster_map import ClusterMap
 from sdrs_storaged.control.commits import Commits
-from sdrs_storaged.control.copier import Copier, CopyCommands
-from sdrs_storaged.control.holders import HolderRecords
-from sdrs_storaged.control.losses import Losses
+from sdrs_storaged.control.detector import Change, Detector, Probe
+from sdrs_storaged.control.events import Events
+from sdrs_storaged.control.export import check_sealed
+from sdrs_storaged.control.failover import Failover
+from sdrs_storaged.control.groups import Groups
+from sdrs_storaged.control.loops import run_until_one_fails
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import MetaStore, Term
+from sdrs_storaged.control.moves import Moves
+from sdrs_storaged.control.pools import Pools
 from sdrs_storaged.control.receipts import Receipts
 from sdrs_storaged.control.records import Records
-from sdrs_storaged.control.repairer import Repairer
-from sdrs_storaged.control.roll_call import RollCall
+from sdrs_storaged.control.replacement import undo_interrupted
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.saves import Saves
-from sdrs_storaged.control.stocks import Stocks
-from sdrs_storaged.control.strays import Strays
-from sdrs_storaged.control.survey import Surveyor
+from sdrs_storaged.control.tables import ClusterRecord, Tables, found_cluster
 from sdrs_storaged.control.tally import Tally
-from sdrs_storaged.control.verifier import FragmentVerifier, Verifier
+from sdrs_storaged.control.upkeep import FragmentCalls, Upkeep
 from sdrs_storaged.logs import get_log
 
 log = get_log("controller")
 
-MAX_REPAIR_JOBS = 10_000  # I10; the next survey finds the rest
 
-
-class NodeCalls(NodeCommands, FragmentVerifier, CopyCommands, Protocol):
+class NodeCalls(FragmentCalls, Probe, Protocol):
     """All that a controller asks of nodes."""
 
 
 class Controller:
     def __init__(
-        self, records: Records, members: Members, clock: Clock, nodes: NodeCalls, config: ControllerConfig
+        self,
+        records: Records,
+        cluster: ClusterRecord,
+        tables: Tables,
+        clock: Clock,
+        nodes: NodeCalls,
+        config: ControllerConfig,
     ) -> None:
         self.records = records
-        self._clock = clock
         self.config = config
-        self.members = members
+        self.tables = tables
+        self.map = ClusterMap()
         self.tally = Tally()
-        self.commits = Commits(records, members, clock, self.tally, ttl_seconds=config.save_ttl_seconds)
-        self.receipts = Receipts(records, members, self.commits)
-        self.saves = Saves(records, members, clock, self.tally, self.commits)
+        self.events = Events(records, clock)
+        self.detector = Detector(
+            clock, nodes, suspect_after_seconds=config.suspect_after_seconds, wake=lambda: self.failover.wake()
+        )
+        self.groups = Groups(records, cluster, tables, self.events, clock, self.map)
+        self.members = Members(records, cluster, tables, self.groups, self.detector, self.map)
+        self.pools = Pools(records, tables, self.members, self.groups, self.map)
+        self.commits = Commits(records, self.members, clock, self.tally, ttl_seconds=config.save_ttl_seconds)
+        self.receipts = Receipts(records, self.members, self.commits)
+        self.saves = Saves(records, self.members, clock, self.tally, self.commits)
         self.rounds = Rounds(records, self.saves, self.commits, clock)
         self.catalog = Catalog(records, clock, self.tally, unpinned=self.rounds.unpinned)
-        self.claims = Claims()
-        holders = HolderRecords(records)
-        self.verifier = Verifier(self.catalog, members, holders, nodes, poke_repair=lambda: self.repairer.poke())
-        stocks = Stocks(members, liveness=self._liveness, down_for_seconds=self._down_for_seconds)
-        roll_call = RollCall(records, members, self.catalog, holders, nodes)
-        strays = Strays(members, holders, nodes, self.claims)
-        patience = Patience(config.repair_after_seconds, config.repair_last_copy_after_seconds)
-        self.repairer = Repairer(
+        upkeep = Upkeep(
             records,
-            Surveyor(
-                records,
-                members,
-                self.catalog,
-                stocks,
-                roll_call,
-                strays,
-                self.claims,
-                patience=patience,
-                limit=MAX_REPAIR_JOBS,
-            ),
-            roll_call,
-            Copier(records, members, holders, nodes, self.claims),
-            clock,
-            record_event=self._record_event,
-            inspect=self.verifier.inspect,
-            interval_seconds=config.repair_interval_seconds,
-            concurrency=config.repair_concurrency,
-        )
-        self.losses = Losses(records, self.catalog, stocks, strays)
-        self.collector = Collector(
-            records,
-            members,
+            self.members,
+            self.detector,
             self.commits,
             self.catalog,
             self.rounds,
             nodes,
-            self.claims,
             clock,
-            grace_seconds=config.grace_seconds,
-            interval_seconds=config.collect_interval_seconds,
-            scan_interval_seconds=config.scan_interval_seconds,
+            config,
+            self.events.record,
+        )
+        self.verifier, self.repairer = upkeep.verifier, upkeep.repairer
+        self.collector, self.losses, self.claims = upkeep.collector, upkeep.losses, upkeep.claims
+        self.commits.on_degraded = self.repairer.poke
+        self.failover = Failover(
+            records,
+            self.members,
+            self.detector,
+            self.groups,
+            self.events,
+            clock,
+            self.map,
+            suspect_after_seconds=config.suspect_after_seconds,
+            settle_seconds=config.settle_seconds,
+            on_lag=self.commits.renew_all,
+            on_change=self._nodes_changed,
+        )
+        self.moves = Moves(
+            records,
+            tables,
+            self.members,
+            self.groups,
+            self.commits,
+            self.events,
+            find_lost=self.losses.unavailable,
+            give_up=self.losses.give_up,
+            wake=self.failover.wake,
         )
 
     @classmethod
@@ -106,29 +113,28 @@ class Controller:
         cls, store: MetaStore, term: Term, clock: Clock, nodes: NodeCalls, config: ControllerConfig
     ) -> Controller:
         records = Records(store, term)
-        cluster = await Members.found_cluster(records)
-        members = Members(records, clock, cluster, suspect_after_seconds=config.suspect_after_seconds)
-        await members.load(default_pool=config.default_pool)
-        controller = cls(records, members, clock, nodes, config)
+        await undo_interrupted(records)
+        sealed_because = await check_sealed(records)
+        cluster = await found_cluster(records)
+        tables = Tables(records)
+        await tables.read()
+        controller = cls(records, cluster, tables, clock, nodes, config)
+        if config.default_pool and not sealed_because:
+            await controller.pools.make_default()
         await controller.commits.load()
         await controller.rounds.load()
         log.info("controller_active", cluster=cluster.id, term=term.number, pending_saves=len(controller.commits))
         return controller
 
-    def _liveness(self, node_id: NodeId) -> Liveness:
-        node = self.members.node(node_id)
-        if node.state is NodeState.UP:
-            return Liveness.UP
-        return Liveness.DOWN if node.last_seen_unix_ms else Liveness.UNKNOWN
+    async def run(self) -> None:
+        """All that goes on by itself, until it is cancelled or the term is over."""
+        await run_until_one_fails(self.failover.run(), self.repairer.run(), self.collector.run())
 
-    def _down_for_seconds(self, node_id: NodeId) -> float | None:
-        node = self.members.node(node_id)
-        if node.state is NodeState.UP or not node.last_seen_unix_ms:
-            return None
-        return (self._clock.unix_ms() - node.last_seen_unix_ms) / 1000
-
-    async def _record_event(self, kind: str, text: str, **_: object) -> None:
-        log.info(kind, text=text)
+    def _nodes_changed(self, changes: list[Change]) -> None:
+        for change in changes:
+            if change.before is Liveness.DOWN and change.after is Liveness.UP:
+                self.repairer.node_returned(change.node_id)
+        self.repairer.poke()
 
     async def jobs(self, *, after: str, limit: int) -> tuple[list[Job], bool]:
         found, more = await self.records.page(keys.JOBS, Job, after=after, limit=limit)
@@ -155,6 +161,11 @@ class Controller:
                     )
                 elif disk.state is DiskState.FAILED:
                     found.append(f"disk {disk.path} of node {node.id} failed: {disk.detail}")
+        found += [group.problem for group in self.members.with_problems(self.members.groups()) if group.problem]
+        found += [
+            f"checkpoint {save.title} has no live copy of some blob: it comes back with its nodes"
+            for save in self.repairer.unavailable.values()
+        ]
         found += [
             f"checkpoint {save.title} is damaged: {save.damage}; restores pass it over, and "
             f'"sdrs ckpt delete {save.job} {save.step}" gives it up'

@@ -4,12 +4,18 @@
 
     cluster                             the cluster's id, incarnation and secret
     node/ID   pool/NAME   layout/POOL   group/POOL/ID
+    epochs/POOL                         of a pool that was deleted: the highest epoch that nodes may remember
+    automatic                           whether failover is paused
+    event/TIME/ID                       the history, newest first
     job/NAME                            current attempt; from where it resumed
     attempt/JOB/RUN/ORDINAL             the number of an attempt that was heard of
     save/JOB/STEP/ATTEMPT               one generation: pending, committed or set aside. The commit flips this key (I2)
     trash/SAVE                          one that was aborted or deleted, on its way out
     shard/SAVE/RANK                     a rank's blobs and their holders (P3)
     round/JOB                           the restore round under way (P16)
+    seal                                the catalog was exported and goes on elsewhere (P18): nothing changes any more
+    replacing                           a catalog is being put in the place of an empty one; gone once it is whole
+    bookmark                            written by an export to know when it has caught up with changes
 
 Steps and attempts count down, so that a plain range gives the newest first.
 """
@@ -22,6 +28,8 @@ from sdrs_core.attempts import Attempt
 from sdrs_core.ids import MAX_STEP
 
 CLUSTER = "cluster"
+AUTOMATIC = "automatic"
+EVENTS = "event/"
 NODES = "node/"
 POOLS = "pool/"
 GROUPS = "group/"
@@ -30,8 +38,14 @@ JOBS = "job/"
 SAVES = "save/"
 TRASH = "trash/"
 ROUNDS = "round/"
+SHARDS = "shard/"
+SEAL = "seal"
+REPLACING = "replacing"
+BOOKMARK = "bookmark"
 
-_MAX_ATTEMPT = 2**40
+MAX_ATTEMPT = 2**40
+_MAX_UNIX_MS = 10**15
+_MAX_ORDINAL = 10**6
 
 
 def node(node_id: str) -> str:
@@ -52,6 +66,15 @@ def groups_of(pool_name: str) -> str:
 
 def group(pool_name: str, group_id: str) -> str:
     return f"{groups_of(pool_name)}{group_id}"
+
+
+def epoch_floor(pool_name: str) -> str:
+    return f"epochs/{pool_name}"
+
+
+def event(unix_ms: int, ordinal: int, event_id: str) -> str:
+    """``ordinal`` counts the events of one controller: several may fall into one millisecond."""
+    return f"{EVENTS}{_MAX_UNIX_MS - unix_ms:015d}/{_MAX_ORDINAL - ordinal % _MAX_ORDINAL:06d}/{event_id}"
 
 
 def job(name: str) -> str:
@@ -80,7 +103,7 @@ def saves_of_step(job_name: str, step: int) -> str:
 
 
 def save(job_name: str, step: int, attempt_number: int) -> str:
-    return f"{saves_of_step(job_name, step)}{_MAX_ATTEMPT - attempt_number:013d}"
+    return f"{saves_of_step(job_name, step)}{MAX_ATTEMPT - attempt_number:013d}"
 
 
 def trash(save_id: str) -> str:
@@ -88,7 +111,7 @@ def trash(save_id: str) -> str:
 
 
 def shards(save_id: str) -> str:
-    return f"shard/{save_id}/"
+    return f"{SHARDS}{save_id}/"
 
 
 def shard(save_id: str, rank: int) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sdrs_core.checkpoints import SaveState, Shard
+from sdrs_core.checkpoints import Blob, SaveState, Shard
+from sdrs_core.cluster import Group
 from sdrs_core.errors import (
     AlreadyExistsError,
     InternalError,
     InvalidArgumentError,
     PermissionDeniedError,
+    RefusedError,
     SaveFailedError,
     SdrsError,
     StaleEpochError,
@@ -19,9 +21,10 @@ from sdrs_core.errors import (
 from sdrs_core.ids import GroupId, JobName, NodeId, PoolName, SaveId
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.commits import Commits
-from sdrs_storaged.control.members import Layout, Members
+from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Compare, Put
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, batched, put
+from sdrs_storaged.control.tables import Layout
 from sdrs_storaged.fault_points import reach
 
 
@@ -87,22 +90,27 @@ class Receipts:
         """None: to be stored. A state: it already was. Raises if the receipt must not count."""
         shard = receipt.shard
         self._members.check_capability(shard.save_id, receipt.capability)
-        if any(holder.node_id != node_id for blob in shard.blobs for holder in blob.holders):
-            raise PermissionDeniedError(f"node {node_id} can vouch for its own fragments only (P5)")
         if any(not blob.holders for blob in shard.blobs) or not shard.blobs:
             raise InvalidArgumentError("a receipt names blobs, and at least one holder for each")
         group = self._members.group(receipt.group_id)
+        # I3: only the primary of the current epoch. The layout, which moves with the group, is compared when the
+        # receipt is stored, so this look and the transaction are one.
         if group.epoch != receipt.epoch or group.primary != node_id:
             raise StaleEpochError(
                 f"group {group.id} is at epoch {group.epoch} with primary {group.primary}: begin the save again",
+                group=group.id,
                 epoch=group.epoch,
+                primary=group.primary,
             )
+        for blob in shard.blobs:
+            _check_holders(blob, group)
+        self._check_copies(group)
         registered = await self._records.get(keys.shard(shard.save_id, shard.rank), Shard)
         if registered and registered.value.content_hash == shard.content_hash:
             unfinished = self._commits.get(shard.save_id)
             if unfinished:
                 # Stored before, but perhaps never counted: the store's answer to that may have been lost.
-                unfinished.count(registered.value)
+                self._commits.count(unfinished, registered.value)
                 await self._commits.commit_if_complete(unfinished)
             return (await self._commits.find(shard.save_id, receipt.job, receipt.step)).state
         if registered:
@@ -117,6 +125,15 @@ class Receipts:
         if group.pool != save.pool:
             raise InvalidArgumentError(f'{save.title} goes to pool "{save.pool}", not to that of group {group.id}')
         return None
+
+    def _check_copies(self, group: Group) -> None:
+        """I4: a group below its minimum refuses rather than acknowledging less, unless the pool says otherwise."""
+        pool = self._members.pool(group.pool)
+        if len(group.members) < pool.copies and not pool.allow_degraded:
+            raise RefusedError(
+                f"group {group.id} has {len(group.members)} of {pool.copies} members: start another node, or let saves "
+                f"go on with fewer copies: sdrs pool set {pool.name} --allow-degraded"
+            )
 
     async def _explain_ended(self, save_id: SaveId, receipt: Receipt) -> None:
         save = await self._commits.find(save_id, receipt.job, receipt.step)
@@ -145,10 +162,22 @@ class Receipts:
             await self._records.commit([*compare, *(Compare.absent(write.key) for write in writes)], writes)
             reach("receipt.stored")
             for shard in shards:
-                pending.count(shard)
+                self._commits.count(pending, shard)
             return await self._commits.commit_if_complete(pending)
         except ConflictError:
             await self._members.settle_doubt()
             return None
         except SdrsError as error:
             return error
+
+
+def _check_holders(blob: Blob, group: Group) -> None:
+    """I1, P5: the members of the group, each once, with the very bytes; nobody else can have been asked."""
+    names = [holder.node_id for holder in blob.holders]
+    if sorted(names) != sorted(group.members):
+        raise PermissionDeniedError(
+            f"blob {blob.id} names the holders {', '.join(names)}: the members of group {group.id} at epoch "
+            f"{group.epoch} are {', '.join(group.members)}, and every one of them must hold it"
+        )
+    if any(holder.fragment_hash != blob.hash or holder.dropping for holder in blob.holders):
+        raise InvalidArgumentError(f"blob {blob.id} is not the same on all of its holders: send it again")

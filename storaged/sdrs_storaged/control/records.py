@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from sdrs_core.errors import CorruptDataError, RefusedError, SdrsError, StaleTermError
+from sdrs_storaged.control import keys
 from sdrs_storaged.control.meta.store import LEADER_KEY, Compare, Entry, MetaStore, Op, Put, Term
 
 T = TypeVar("T")
@@ -48,6 +49,14 @@ class Stored(Generic[T]):
         return Compare.revision_is(self.key, self.revision)
 
 
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Why nothing in this store changes any more (P18)."""
+
+    because: str
+    unix_ms: int
+
+
 def put(key: str, value: Any) -> Put:
     return Put(key, _adapter(type(value)).dump_json(value))
 
@@ -73,17 +82,24 @@ class Records:
     def __init__(self, store: MetaStore, term: Term) -> None:
         self.store = store
         self.term = term
-        # P18: a reason not to change anything any more, found after a node had seen a later history than ours.
+        # The highest revision that this controller knows of, told to nodes (P18) without asking the store each time.
+        self.revision = 0
+        # P18: a reason not to change anything any more: a node has seen a later history than ours, or ours goes on in
+        # another store.
         self.frozen_because = ""
 
     async def get(self, key: str, kind: type[T]) -> Stored[T] | None:
         entry = await self.store.get(key)
-        return _stored(entry, kind) if entry else None
+        if entry is None:
+            return None
+        self.revision = max(self.revision, entry.mod_revision)
+        return _stored(entry, kind)
 
     async def page(
         self, prefix: str, kind: type[T], *, after: str = "", limit: int = PAGE_ENTRIES
     ) -> tuple[list[Stored[T]], bool]:
         page = await self.store.range(prefix, after=after, limit=limit)
+        self.revision = max(self.revision, page.revision)
         return [_stored(entry, kind) for entry in page.entries], page.more
 
     async def all(self, prefix: str, kind: type[T]) -> AsyncIterator[Stored[T]]:
@@ -99,7 +115,10 @@ class Records:
         """Change records in one transaction; its revision. ConflictError if a compared record moved."""
         if self.frozen_because:
             raise RefusedError(self.frozen_because)
-        result = await self.store.txn([self.term.unchanged(), *compare], then)
+        # P18: the seal is compared, not only looked at: what was on its way to the store when it was set cannot land.
+        unsealed = Compare.absent(keys.SEAL)
+        result = await self.store.txn([self.term.unchanged(), unsealed, *compare], then)
+        self.revision = max(self.revision, result.revision)
         if result.succeeded:
             return result.revision
         await self.check_leading()
@@ -109,6 +128,8 @@ class Records:
         """Raise if this controller may change nothing (any more). Terms never return, so all that it knew until the
         check was the truth at its time.
         """
+        if not self.frozen_because and (seal := await self.get(keys.SEAL, Seal)):
+            self.frozen_because = seal.value.because
         if self.frozen_because:
             raise RefusedError(self.frozen_because)
         leader = await self.store.get(LEADER_KEY)
@@ -117,8 +138,13 @@ class Records:
 
 
 def _stored(entry: Entry, kind: type[T]) -> Stored[T]:
+    return Stored(entry.key, parse(entry.key, entry.value, kind), entry.mod_revision)
+
+
+def parse(key: str, value: bytes, kind: type[T]) -> T:
+    """What ``put`` wrote; CorruptDataError names the record if it cannot be read."""
     try:
-        value: T = _adapter(kind).validate_json(entry.value)
+        parsed: T = _adapter(kind).validate_json(value)
     except ValidationError as error:
-        raise CorruptDataError(f"the metadata record {entry.key} cannot be read: {error.errors()[0]['msg']}") from error
-    return Stored(entry.key, value, entry.mod_revision)
+        raise CorruptDataError(f"the metadata record {key} cannot be read: {error.errors()[0]['msg']}") from error
+    return parsed

@@ -11,6 +11,7 @@ from sdrs_core.errors import (
     AlreadyExistsError,
     FullError,
     InvalidArgumentError,
+    RefusedError,
     SdrsError,
     UnavailableError,
     UnsupportedError,
@@ -82,7 +83,11 @@ class Saves:
             )
         save = stored.value
         registered = await self._records.get(keys.shard(save.save_id, request.rank), Shard)
-        group = None if registered or save.state is not SaveState.PENDING else self._choose_group(request)
+        group = None
+        if registered is None and save.state is SaveState.PENDING:
+            group = self._choose_group(request)
+            if pending := self._commits.get(save.save_id):
+                pending.sending[request.rank] = group.id
         return Begun(save, self._members.capability(save.save_id), group, registered.value if registered else None)
 
     async def _open(self, request: SaveRequest) -> Stored[Save]:
@@ -154,16 +159,19 @@ class Saves:
         return None
 
     def _choose_group(self, request: SaveRequest) -> Group:
-        groups = self._members.groups(pool=request.pool)
+        groups = self._members.groups_taking_saves(request.pool)
         nodes = {node.id: node for node in self._members.nodes()}
         group = choose_group(groups, nodes, rank=request.rank, host=request.host, avoid=request.avoid)
         if group:
             return group
-        members = [nodes[g.primary] for g in groups]
+        members = [nodes[member] for member in sorted({m for g in groups for m in g.members})]
         if not any(node.state is NodeState.UP for node in members):
             raise UnavailableError(
                 f'pool "{request.pool}" has no node that is up ({len(members)} known): start one, see "sdrs node list"'
             )
+        refusals = [g.problem for g in groups if g.problem]
+        if len(refusals) == len(groups) and any(node.takes_writes for node in members):
+            raise RefusedError(refusals[0], pool=request.pool)
         if any(node.takes_writes for node in members):
             raise UnavailableError(
                 f'no node of pool "{request.pool}" is left to try: all that take writes failed this save'

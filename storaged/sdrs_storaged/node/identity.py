@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from sdrs_core.errors import (
     CorruptDataError,
     FullError,
     RefusedError,
-    StaleEpochError,
     StaleTermError,
     UnavailableError,
 )
@@ -86,6 +86,11 @@ class Identity:
     def authority(self) -> Authority:
         return self._state.authority
 
+    @property
+    def epochs(self) -> Mapping[GroupId, int]:
+        """The highest epoch known of each group; never changed in place."""
+        return self._state.epochs
+
     def join(self, cluster_id: ClusterId) -> None:
         with self._lock:
             if self._state.cluster_id and self._state.cluster_id != cluster_id:
@@ -114,24 +119,13 @@ class Identity:
             if is_newer or authority.revision > seen.revision:
                 self._persist(replace(self._state, authority=authority))
 
-    def check_epoch(self, group_id: GroupId, epoch: int) -> None:
-        """Refuse an epoch that is over. A higher one is a client's word, and binds nobody yet."""
-        seen = self._state.epochs.get(group_id, 0)
-        if epoch < seen:
-            raise StaleEpochError(
-                f"group {group_id} is at epoch {seen}, not {epoch}: begin the save again",
-                group=group_id,
-                epoch=seen,
-            )
-
-    def learn_epoch(self, group_id: GroupId, epoch: int) -> None:
-        """The controller took a receipt of this epoch: from here on lower ones are refused, also after a restart (I3).
-
-        Learnt from no one else: a client that made up a high one would close the group for all others.
-        """
+    def raise_epochs(self, epochs: Mapping[GroupId, int]) -> None:
+        """Persist those that are higher than what is known, all in one write; lower ones change nothing (I3)."""
         with self._lock:
-            if epoch > self._state.epochs.get(group_id, 0):
-                self._persist(replace(self._state, epochs={**self._state.epochs, group_id: epoch}))
+            known = self._state.epochs
+            higher = {group_id: epoch for group_id, epoch in epochs.items() if epoch > known.get(group_id, 0)}
+            if higher:
+                self._persist(replace(self._state, epochs={**known, **higher}))
 
     def _persist(self, state: _State) -> None:
         try:

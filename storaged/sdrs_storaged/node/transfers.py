@@ -24,6 +24,8 @@ class WriteIntent:
     size_bytes: int
     group_id: GroupId
     epoch: int
+    # From the group's primary, which passes on what it receives: to be stored here, and sent to nobody else.
+    relayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class Slots:
             raise
         if not is_mine:
             why = "it is shutting down" if self._closed else f"all its {self._count} {self._name} slots are busy"
-            raise UnavailableError(f"the node takes no {self._name} transfer now: {why}")
+            # The fact tells a primary that the node is merely busy.
+            raise UnavailableError(f"the node takes no {self._name} transfer now: {why}", slots=self._name)
 
     def _leave_queue(self, turn: asyncio.Future[bool]) -> bool:
         """True if the slot was handed over all the same."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from sdrs_core.errors import InvalidArgumentError
+from sdrs_core.checkpoints import ContentKind
+from sdrs_core.errors import InvalidArgumentError, StaleEpochError
 from sdrs_core.ids import BlobId, GroupId, JobName, SaveId, check_name, check_random_id, check_step
 from sdrs_proto import convert
 from sdrs_proto.limits import MAX_BLOB_BYTES
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.metrics import NodeMetrics
-from sdrs_storaged.node.identity import Identity
+from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.node.transfers import ReadIntent, WriteIntent
 from sdrs_storaged.store.engine import FragmentStore
 from sdrs_storaged.store.fragment import FragmentOrigin, StoredFragment
@@ -17,27 +18,49 @@ from sdrs_storaged.store.writer import FragmentWriter
 
 
 class BlobStore:
-    def __init__(self, store: FragmentStore, identity: Identity, metrics: NodeMetrics) -> None:
+    def __init__(self, store: FragmentStore, groups: Groups, metrics: NodeMetrics) -> None:
         self._store = store
-        self._identity = identity
+        self._groups = groups
         self._metrics = metrics
 
     def stored(self, intent: WriteIntent) -> StoredFragment | None:
         """What is durable here of this very blob, so that it need not be sent again (P11)."""
-        self._identity.check_epoch(intent.group_id, intent.epoch)
+        self._check(intent)
         stored = self._store.lookup(intent.origin.blob_id, intent.origin.fragment_index)
         return stored if stored and stored.save_id == intent.origin.save_id else None
 
     def create(self, intent: WriteIntent) -> FragmentWriter:
-        self._identity.check_epoch(intent.group_id, intent.epoch)
+        self._check(intent)
         return self._store.create(intent.origin, intent.size_bytes)
 
+    def check_wanted(self, intent: WriteIntent) -> None:
+        """Between blocks: who is out of the group need not receive the rest."""
+        if not self._groups.is_member(intent.group_id):
+            self._check(intent)
+
     def finish(self, writer: FragmentWriter, intent: WriteIntent, size_bytes: int, blob_hash: str) -> StoredFragment:
-        # P8: the group may have moved on while the bytes came in.
-        self._identity.check_epoch(intent.group_id, intent.epoch)
-        stored = writer.finish(size_bytes, blob_hash)
+        """P8: the group may have moved on while the bytes came in. Who is still a member keeps its copy, so that it
+        need not be sent again (P11); who is not has none. Neither is acknowledged.
+        """
+        stale: StaleEpochError | None = None
+
+        def permit() -> None:
+            nonlocal stale
+            try:
+                self._check(intent)
+            except StaleEpochError as error:
+                if not self._groups.is_member(intent.group_id):
+                    raise
+                stale = error
+
+        stored = writer.finish(size_bytes, blob_hash, permit)
         self._metrics.received_bytes.inc(size_bytes)
+        if stale is not None:
+            raise stale
         return stored
+
+    def _check(self, intent: WriteIntent) -> None:
+        self._groups.check(intent.group_id, intent.epoch, as_primary=not intent.relayed)
 
     def open(self, intent: ReadIntent) -> FragmentReader:
         reader = self._store.open(intent.blob_id, intent.fragment_index)
@@ -69,7 +92,29 @@ def write_intent_from(message: pb.WriteIntent) -> WriteIntent:
         kind=convert.kind_from(message.kind) if message.kind else "",
         pool=message.pool,
     )
-    return WriteIntent(origin, message.size_bytes, GroupId(message.group_id), message.epoch)
+    return WriteIntent(origin, message.size_bytes, GroupId(message.group_id), message.epoch, message.relayed)
+
+
+def write_intent_to(
+    origin: FragmentOrigin, size_bytes: int, *, group_id: str = "", epoch: int = 0, relayed: bool = False
+) -> pb.WriteIntent:
+    return pb.WriteIntent(
+        save_id=origin.save_id,
+        blob_id=origin.blob_id,
+        ordinal=origin.ordinal,
+        size_bytes=size_bytes,
+        job=origin.job,
+        step=origin.step,
+        attempt=origin.attempt,
+        rank=origin.rank,
+        group_id=group_id,
+        epoch=epoch,
+        world_size=origin.world_size,
+        kind=convert.kind_to(ContentKind(origin.kind)) if origin.kind else None,
+        blob_count=origin.blob_count,
+        pool=origin.pool,
+        relayed=relayed,
+    )
 
 
 def read_intent_from(message: pb.OpenReadRequest | pb.ReadBlobRequest) -> ReadIntent:
@@ -80,6 +125,17 @@ def read_intent_from(message: pb.OpenReadRequest | pb.ReadBlobRequest) -> ReadIn
 def stored_to(stored: StoredFragment) -> pb.StoredBlob:
     return pb.StoredBlob(
         blob_id=stored.blob_id, size_bytes=stored.size_bytes, hash=stored.blob_hash, disk_id=stored.disk_id
+    )
+
+
+def held_to(stored: StoredFragment) -> pb.HeldFragment:
+    return pb.HeldFragment(
+        blob_id=stored.blob_id,
+        fragment_index=stored.fragment_index,
+        save_id=stored.save_id,
+        size_bytes=stored.size_bytes,
+        hash=stored.blob_hash,
+        disk_id=stored.disk_id,
     )
 
 

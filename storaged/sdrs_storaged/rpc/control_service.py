@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable
 
-from sdrs_core.cluster import DEFAULT_POOL
+from sdrs_core.cluster import DEFAULT_POOL, Group
 from sdrs_core.ids import BlobId, JobName, NodeId, PoolName, SaveId
 from sdrs_proto import convert
 from sdrs_proto.limits import MAX_WAIT_MS
 from sdrs_proto.v1 import cluster_pb2
 from sdrs_proto.v1 import control_pb2 as pb
 from sdrs_storaged.control import keys
+from sdrs_storaged.control.archives import Archives
 from sdrs_storaged.control.controller import Controller
 from sdrs_storaged.control.rounds import Outcome
 from sdrs_storaged.control.saves import SaveRequest
 from sdrs_storaged.control.verifier import Progress
 from sdrs_storaged.rpc.edge import page_size
+from sdrs_storaged.rpc.meta_service import MetaService
+from sdrs_storaged.rpc.operations_service import OperationsService
 from sdrs_storaged.version import VERSION
 
 _OUTCOMES = {
@@ -26,10 +29,11 @@ _OUTCOMES = {
 }
 
 
-class ControlService:
-    def __init__(self, controller: Controller, metrics_endpoint: Callable[[], str]) -> None:
-        self._controller = controller
-        self._members = controller.members
+class ControlService(OperationsService, MetaService):
+    def __init__(self, controller: Controller, archives: Archives, metrics_endpoint: Callable[[], str]) -> None:
+        OperationsService.__init__(self, controller)
+        MetaService.__init__(self, archives.exporter, archives.importer, archives.rebuilder)
+        self._pools = controller.pools
         self._saves = controller.saves
         self._catalog = controller.catalog
         self._metrics_endpoint = metrics_endpoint
@@ -50,7 +54,26 @@ class ControlService:
             save_ttl_seconds=int(controller.config.save_ttl_seconds),
             grace_seconds=int(controller.config.grace_seconds),
             metrics_endpoint=self._metrics_endpoint(),
+            paused_because=self._members.paused_because(),
+            degraded_group_count=sum(bool(group.problem) for group in self._problems()),
+            degraded_blob_count=controller.repairer.totals.degraded_blobs,
+            unavailable_count=len(controller.repairer.unavailable),
+            repair=self._repair_progress(),
+            store=controller.config.store,
         )
+
+    def _repair_progress(self) -> pb.RepairProgress:
+        totals = self._controller.repairer.totals
+        return pb.RepairProgress(
+            waiting_blobs=totals.waiting_blobs,
+            waiting_bytes=totals.waiting_bytes,
+            done_blobs=totals.done_blobs,
+            done_bytes=totals.done_bytes,
+            failed_blobs=totals.failed_blobs,
+        )
+
+    def _problems(self) -> list[Group]:
+        return self._members.with_problems(self._members.groups())
 
     # Nodes and pools
 
@@ -62,11 +85,11 @@ class ControlService:
 
     async def get_node(self, request: pb.GetNodeRequest) -> pb.GetNodeResponse:
         node = self._members.node(NodeId(request.node_id))
-        groups = self._members.groups(node_id=node.id)
+        groups = self._members.with_problems(self._members.groups(node_id=node.id))
         return pb.GetNodeResponse(node=convert.node_to(node), groups=[convert.group_to(group) for group in groups])
 
     async def create_pool(self, request: pb.CreatePoolRequest) -> pb.CreatePoolResponse:
-        pool = await self._members.create_pool(convert.pool_from(request.pool), request.request_id)
+        pool = await self._pools.create(convert.pool_from(request.pool), request.request_id)
         return pb.CreatePoolResponse(pool=self._pool(pool.name))
 
     async def list_pools(self, request: pb.ListPoolsRequest) -> pb.ListPoolsResponse:
@@ -76,19 +99,26 @@ class ControlService:
         return pb.ListPoolsResponse(pools=[self._pool(pool.name) for pool in page], next_page_token=token)
 
     async def get_pool(self, request: pb.GetPoolRequest) -> pb.GetPoolResponse:
-        groups = self._members.groups(pool=request.name)
+        groups = self._members.with_problems(self._members.groups(pool=request.name))
         return pb.GetPoolResponse(pool=self._pool(request.name), groups=[convert.group_to(group) for group in groups])
 
     async def update_pool(self, request: pb.UpdatePoolRequest) -> pb.UpdatePoolResponse:
         given = ("keep_last", "keep_every_steps", "max_age_seconds")
         retention = {name: getattr(request, name) for name in given if request.HasField(name)}
-        level = convert.level_from(request.level) if request.HasField("level") else None
-        await self._members.update_pool(request.name, level=level, retention=retention)
+        policy = convert.read_policy_from(request.read_policy) if request.HasField("read_policy") else None
+        await self._pools.update(
+            request.name,
+            retention=retention,
+            level=convert.level_from(request.level) if request.HasField("level") else None,
+            mirrors=request.mirrors if request.HasField("mirrors") else None,
+            allow_degraded=request.allow_degraded if request.HasField("allow_degraded") else None,
+            read_policy=policy,
+        )
         return pb.UpdatePoolResponse(pool=self._pool(request.name))
 
     async def delete_pool(self, request: pb.DeletePoolRequest) -> pb.DeletePoolResponse:
         count = self._controller.tally.saves_by_pool[PoolName(request.name)]
-        await self._members.delete_pool(request.name, checkpoint_count=count)
+        await self._pools.delete(request.name, checkpoint_count=count)
         return pb.DeletePoolResponse()
 
     def _pool(self, name: str) -> cluster_pb2.Pool:
@@ -177,6 +207,7 @@ class ControlService:
             shards=[convert.shard_to(shard) for shard in shards],
             nodes=[convert.node_to(self._members.node(node_id)) for node_id in holders],
             next_page_token=token,
+            read_policy=convert.read_policy_to(self._members.pool(request.pool).read_policy) if request.pool else None,
         )
 
     async def delete_checkpoint(self, request: pb.DeleteCheckpointRequest) -> pb.DeleteCheckpointResponse:
@@ -203,7 +234,12 @@ class ControlService:
 
     async def report_damage(self, request: pb.ReportDamageRequest) -> pb.ReportDamageResponse:
         save = await self._controller.verifier.check_reported(
-            JobName(request.job), request.step, SaveId(request.save_id), request.rank, BlobId(request.blob_id)
+            JobName(request.job),
+            request.step,
+            SaveId(request.save_id),
+            request.rank,
+            BlobId(request.blob_id),
+            request.node_id,
         )
         return pb.ReportDamageResponse(checkpoint=convert.save_to(save))
 

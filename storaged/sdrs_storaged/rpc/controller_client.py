@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 
 import grpc
 from google.rpc.status_pb2 import Status
@@ -11,39 +14,51 @@ from google.rpc.status_pb2 import Status
 from sdrs_core.checkpoints import SaveState
 from sdrs_core.cluster import Disk, Node
 from sdrs_core.errors import FullError, NotFoundError, SdrsError, UnavailableError
-from sdrs_core.ids import ClusterId, random_id
+from sdrs_core.ids import ClusterId, GroupId, random_id
 from sdrs_proto import convert
 from sdrs_proto.services import CONTROL, MEMBERSHIP
 from sdrs_proto.status import from_rpc_error, from_status
 from sdrs_proto.v1 import control_pb2, membership_pb2
 from sdrs_storaged.logs import get_log
+from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.node.identity import Identity
 from sdrs_storaged.node.receipts import ReceiptMessage
+from sdrs_storaged.node.reports import MemberTrouble
 from sdrs_storaged.rpc.channels import Channels, call
 
 log = get_log("link")
 
-_FIRST_BACKOFF_SECONDS = 0.1
-_MAX_BACKOFF_SECONDS = 2.0
-_SILENCE_SECONDS = 10.0
+# All controllers are tried once within a round. While one of them may be taking over, rounds are short.
+_FIRST_ROUND_SECONDS = 0.2
+_LATER_ROUND_SECONDS = 2.0
+_TAKEOVER_SECONDS = 10.0
+# One that answers nothing for so long is frozen or cut off, and another one may lead by now.
+_SILENCE_SECONDS = 5.0
+_REGISTER_SECONDS = 5.0
+_MAX_DETAIL_CHARS = 1000
 
 
 class ControllerClient:
-    def __init__(self, channels: Channels, controllers: Sequence[str], identity: Identity) -> None:
+    def __init__(self, channels: Channels, controllers: Sequence[str], identity: Identity, groups: Groups) -> None:
         self._channels = channels
         self._controllers = list(controllers)
         self._identity = identity
+        self._groups = groups
 
     @property
     def _address(self) -> str:
         return self._controllers[0]
 
-    def _try_next(self) -> None:
+    async def _try_next(self, lost_seconds: float) -> None:
+        """Turn to the next controller, after a pause: a little later after ``lost_seconds`` without one."""
         self._controllers.append(self._controllers.pop(0))
+        round_seconds = _FIRST_ROUND_SECONDS if lost_seconds < _TAKEOVER_SECONDS else _LATER_ROUND_SECONDS
+        # Cut by chance: thousands of nodes must not come in the same instant.
+        await asyncio.sleep(random.uniform(0.5, 1.0) * round_seconds / len(self._controllers))
 
     async def find_cluster(self) -> ClusterId:
         """The id of the cluster that the controllers serve; waits until one answers."""
-        backoff_seconds = _FIRST_BACKOFF_SECONDS
+        started = time.monotonic()
         while True:
             try:
                 stub = self._channels.stub(self._address, CONTROL)
@@ -51,27 +66,24 @@ class ControllerClient:
                 return ClusterId(response.cluster_id)
             except SdrsError as error:
                 log.warning("controller_not_found", controller=self._address, why=error.message)
-                self._try_next()
-                await asyncio.sleep(backoff_seconds)
-                backoff_seconds = min(2 * backoff_seconds, _MAX_BACKOFF_SECONDS)
+                await self._try_next(time.monotonic() - started)
 
-    async def run(
-        self, describe: Callable[[], Node], disks: Callable[[], Sequence[Disk]], linked: asyncio.Event
-    ) -> None:
+    async def run(self, node: Node, disks: Callable[[], Sequence[Disk]], linked: asyncio.Event) -> None:
         """Stay linked for good: register, then beat until the stream breaks, and again."""
-        backoff_seconds = _FIRST_BACKOFF_SECONDS
+        last_linked = time.monotonic()
         while True:
+            is_linked = False
             try:
-                interval_seconds = await self._register(describe())
+                interval_seconds = await self._register(node)
                 log.info("linked", controller=self._address)
                 linked.set()
-                backoff_seconds = _FIRST_BACKOFF_SECONDS
+                is_linked = True
                 await self._beat(disks, interval_seconds)
             except SdrsError as error:
                 log.warning("link_lost", controller=self._address, why=error.message)
-            self._try_next()
-            await asyncio.sleep(backoff_seconds)
-            backoff_seconds = min(2 * backoff_seconds, _MAX_BACKOFF_SECONDS)
+            if is_linked:
+                last_linked = time.monotonic()
+            await self._try_next(time.monotonic() - last_linked)
 
     async def _register(self, node: Node) -> float:
         seen = self._identity.authority
@@ -84,7 +96,7 @@ class ControllerClient:
             revision=seen.revision,
         )
         stub = self._channels.stub(self._address, MEMBERSHIP)
-        response = await call(stub.register_node, request, f"controller {self._address}")
+        response = await call(stub.register_node, request, f"controller {self._address}", _REGISTER_SECONDS)
         await self._obey(response.authority)
         return float(response.heartbeat_interval_ms) / 1000
 
@@ -92,21 +104,29 @@ class ControllerClient:
         async def beats() -> AsyncIterator[membership_pb2.HeartbeatRequest]:
             while True:
                 found = await asyncio.to_thread(disks)
+                epochs = self._groups.epochs()
                 yield membership_pb2.HeartbeatRequest(
                     node_id=self._identity.node_id,
                     node_key=self._identity.key,
                     disks=[convert.disk_to(disk) for disk in found],
+                    epochs=[membership_pb2.HeldEpoch(group_id=group, epoch=epoch) for group, epoch in epochs.items()],
                 )
-                await asyncio.sleep(interval_seconds)
+                # What was newly persisted is told at once: somebody may wait for it.
+                await self._groups.wait_until(partial(self._has_risen, epochs), interval_seconds)
 
+        unadopted: membership_pb2.Assignments | None = None
         stream = self._channels.stub(self._address, MEMBERSHIP).heartbeat(beats())
         try:
             while True:
-                async with asyncio.timeout(_SILENCE_SECONDS):
+                async with asyncio.timeout(max(_SILENCE_SECONDS, 3 * interval_seconds)):
                     response = await stream.read()
                 if response is grpc.aio.EOF:
                     raise UnavailableError(f"controller {self._address} ended the heartbeat stream")
                 await self._obey(response.authority)
+                if response.HasField("assignments"):
+                    unadopted = response.assignments
+                if unadopted is not None and await self._adopt(unadopted):
+                    unadopted = None
         except TimeoutError:
             raise UnavailableError(f"controller {self._address} is silent") from None
         except grpc.aio.AioRpcError as error:
@@ -122,6 +142,36 @@ class ControllerClient:
             except FullError as error:
                 # What was not persisted is heard again with the next beat; reads must not end because of it.
                 log.warning("authority_not_persisted", why=error.message)
+
+    def _has_risen(self, epochs: Mapping[GroupId, int]) -> bool:
+        return self._groups.epochs() != epochs
+
+    async def _adopt(self, assignments: membership_pb2.Assignments) -> bool:
+        try:
+            await self._groups.adopt(
+                [convert.group_from(group) for group in assignments.groups],
+                [convert.node_from(node) for node in assignments.nodes],
+            )
+        except FullError as error:
+            # I3: not persisted, hence not acted on. They are not sent again: tried with the next beat.
+            log.warning("assignments_not_persisted", why=error.message)
+            return False
+        return True
+
+    async def report_member(self, trouble: MemberTrouble) -> None:
+        kind = membership_pb2.MEMBER_TROUBLE_SLOW if trouble.is_slow else membership_pb2.MEMBER_TROUBLE_FAILED
+        request = membership_pb2.ReportMemberRequest(
+            request_id=random_id(),
+            node_id=self._identity.node_id,
+            node_key=self._identity.key,
+            group_id=trouble.group_id,
+            epoch=trouble.epoch,
+            member_id=trouble.member_id,
+            trouble=kind,
+            detail=trouble.detail[:_MAX_DETAIL_CHARS],
+        )
+        stub = self._channels.stub(self._address, MEMBERSHIP)
+        await call(stub.report_member, request, f"controller {self._address}")
 
     async def send_receipts(self, receipts: Sequence[ReceiptMessage]) -> list[SaveState | SdrsError]:
         request = membership_pb2.RegisterReceiptsRequest(

@@ -25,6 +25,7 @@ from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.logs import get_log
 from sdrs_storaged.node.transfers import Intent, ReadIntent, Slots, Tickets, WriteIntent
 from sdrs_storaged.rpc.blobs import BlobStore, stored_to, summary_of
+from sdrs_storaged.rpc.replication import Replication
 
 log = get_log("data_channel")
 
@@ -37,8 +38,9 @@ _DRAIN_SECONDS = 5.0
 
 
 class DataChannelServer:
-    def __init__(self, blobs: BlobStore, tickets: Tickets) -> None:
+    def __init__(self, blobs: BlobStore, replication: Replication, tickets: Tickets) -> None:
         self._blobs = blobs
+        self._replication = replication
         self._tickets = tickets
         self._stranger_threads = threading.BoundedSemaphore(_MAX_STRANGER_THREADS)
         self._strangers: dict[socket.socket, None] = {}  # oldest first
@@ -157,7 +159,8 @@ class DataChannelServer:
             )
 
     def _receive(self, connection: socket.socket, intent: WriteIntent) -> None:
-        with self._blobs.create(intent) as writer:
+        # The copies end first: they send from the writer's buffers.
+        with self._blobs.create(intent) as writer, self._replication.relaying(intent) as relays:
             while True:
                 (length,) = channel.LENGTH.unpack(channel.receive_bytes(connection, channel.LENGTH.size))
                 if length == channel.END_OF_BLOCKS:
@@ -165,10 +168,18 @@ class DataChannelServer:
                 if not 0 < length <= BLOCK_BYTES:
                     raise ProtocolError(f"a block of {length} bytes was announced: 1 to {BLOCK_BYTES} are allowed")
                 digest = channel.receive_bytes(connection, DIGEST_BYTES, STALL_SECONDS)
-                channel.receive_exactly(connection, writer.next_block()[:length], STALL_SECONDS)
+                block = writer.next_block()[:length]
+                channel.receive_exactly(connection, block, STALL_SECONDS)
                 writer.commit_block(length, digest)
+                relays.put(digest, block)
+                self._blobs.check_wanted(intent)
             summary = _read_summary(connection)
-            stored = self._blobs.finish(writer, intent, summary.size_bytes, summary.hash)
+            writer.check_whole(summary.size_bytes, summary.hash)
+            relays.end(summary)
+            try:
+                stored = self._blobs.finish(writer, intent, summary.size_bytes, summary.hash)
+            finally:
+                relays.settle()
         channel.send_answer(connection, stored_to(stored))
 
     def _send(self, connection: socket.socket, intent: ReadIntent, *, pass_fd: bool) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 
+from sdrs_core.cluster import Group, Node, NodeState
 from sdrs_core.errors import RefusedError, SdrsError
 from sdrs_core.ids import GroupId, JobName, NodeId
 from sdrs_proto import convert
@@ -17,6 +21,8 @@ class MembershipService:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._members = controller.members
+        self._sorted: dict[NodeId, list[Group]] = {}
+        self._sorted_at = 0
 
     async def register_node(self, request: pb.RegisterNodeRequest) -> pb.RegisterNodeResponse:
         cluster_id = self._members.cluster.id
@@ -31,25 +37,91 @@ class MembershipService:
             incarnation=request.incarnation,
             revision=request.revision,
         )
-        # Several beats fit into the time after which silence counts.
-        interval_ms = int(self._controller.config.suspect_after_seconds * 1000 / 4)
+        interval_seconds = self._controller.detector.interval_seconds(len(self._members.nodes()))
         return pb.RegisterNodeResponse(
             cluster_id=cluster_id,
-            authority=convert.authority_to(await self._members.authority()),
-            heartbeat_interval_ms=max(50, interval_ms),
+            authority=convert.authority_to(self._members.authority()),
+            heartbeat_interval_ms=int(1000 * interval_seconds),
         )
 
     async def heartbeat(self, requests: AsyncIterator[pb.HeartbeatRequest]) -> AsyncIterator[pb.HeartbeatResponse]:
+        """Beats come in; answers go out for each, and without being asked as soon as the map moves: a node that waits
+        for its next beat would accept writes of an epoch that is over.
+        """
         stream = object()
         node_id = NodeId("")
+        told = b""
+        beat = asyncio.ensure_future(_next(requests))
+        moved: asyncio.Future[int] | None = None
         try:
-            async for request in requests:
-                node_id = NodeId(request.node_id)
-                self._members.authenticate(node_id, request.node_key)
-                self._members.beat(node_id, tuple(convert.disk_from(disk) for disk in request.disks), stream)
-                yield pb.HeartbeatResponse(authority=convert.authority_to(await self._members.authority()))
+            while True:
+                waiting: list[asyncio.Future[Any]] = [beat, moved] if moved else [beat]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if beat.done():
+                    request = beat.result()
+                    if request is None:
+                        return
+                    self._members.authenticate(NodeId(request.node_id), request.node_key)
+                    node_id = NodeId(request.node_id)
+                    self._take(request, node_id, stream)
+                    beat = asyncio.ensure_future(_next(requests))
+                if moved is None or moved.done():
+                    moved = asyncio.ensure_future(self._controller.map.beyond(self._controller.map.number))
+                response = pb.HeartbeatResponse(authority=convert.authority_to(self._members.authority()))
+                assignments = self._assignments(node_id)
+                serialized = assignments.SerializeToString(deterministic=True)
+                if serialized != told or not told:
+                    response.assignments.CopyFrom(assignments)
+                    told = serialized or b"none"
+                yield response
         finally:
-            self._members.stream_ended(node_id, stream)
+            for future in (beat, moved):
+                if future:
+                    future.cancel()
+            if node_id:
+                self._members.stream_ended(node_id, stream)
+
+    def _take(self, request: pb.HeartbeatRequest, node_id: NodeId, stream: object) -> None:
+        disks = tuple(convert.disk_from(disk) for disk in request.disks)
+        self._members.beat(node_id, disks, stream, {GroupId(held.group_id): held.epoch for held in request.epochs})
+
+    def _assignments(self, node_id: NodeId) -> pb.Assignments:
+        groups = self._groups_by_node().get(node_id, [])
+        named = {member for group in groups for member in group.members}
+        return pb.Assignments(
+            groups=[convert.group_to(group) for group in groups],
+            nodes=[convert.node_to(self._addressed(member)) for member in sorted(named)],
+        )
+
+    def _groups_by_node(self) -> dict[NodeId, list[Group]]:
+        """Made once for each change of the map, however many nodes follow it (P20)."""
+        number = self._controller.map.number
+        if self._sorted_at != number:
+            self._sorted = {}
+            for group in self._members.groups():
+                for member in group.members:
+                    self._sorted.setdefault(member, []).append(group)
+            self._sorted_at = number
+        return self._sorted
+
+    def _addressed(self, node_id: NodeId) -> Node:
+        """A node as its peers need to know it: where it is. How full it is changes all the time, and is not their
+        business.
+        """
+        return replace(self._members.node(node_id), disks=(), last_seen_unix_ms=0, state=NodeState.DOWN, flapping=False)
+
+    async def report_member(self, request: pb.ReportMemberRequest) -> pb.ReportMemberResponse:
+        node_id = NodeId(request.node_id)
+        self._members.authenticate(node_id, request.node_key)
+        self._controller.failover.report(
+            node_id,
+            GroupId(request.group_id),
+            request.epoch,
+            NodeId(request.member_id),
+            slow=request.trouble == pb.MEMBER_TROUBLE_SLOW,
+            why=request.detail[:500],
+        )
+        return pb.ReportMemberResponse()
 
     async def register_receipts(self, request: pb.RegisterReceiptsRequest) -> pb.RegisterReceiptsResponse:
         node_id = NodeId(request.node_id)
@@ -75,3 +147,8 @@ class MembershipService:
                 for outcome in outcomes
             ]
         )
+
+
+async def _next(requests: AsyncIterator[pb.HeartbeatRequest]) -> pb.HeartbeatRequest | None:
+    """None at the end."""
+    return await anext(requests, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from sdrs_core.cluster import Node, Order
@@ -11,6 +12,7 @@ from sdrs_proto.limits import MAX_PAGE_SIZE
 from sdrs_proto.services import STORAGE, Stub
 from sdrs_proto.signing import signature
 from sdrs_proto.v1 import storage_pb2 as pb
+from sdrs_storaged.config import split_address
 from sdrs_storaged.control.claims import FragmentName
 from sdrs_storaged.control.collector import Fragment
 from sdrs_storaged.control.copier import HeldFragment, Pull
@@ -18,6 +20,7 @@ from sdrs_storaged.control.verifier import FragmentCheck
 from sdrs_storaged.rpc.channels import Channels, call, stream
 
 _LONG_SECONDS = 60.0
+_PROBE_SECONDS = 0.5
 _VERIFY_SECONDS = 6 * 3600.0
 # A copy slower than this is given up, and tried again from elsewhere.
 _SLOWEST_PULL_BYTES_PER_SECOND = 5_000_000
@@ -85,6 +88,18 @@ class NodeClient:
         request = pb.VerifyFragmentRequest(blob_id=blob_id, fragment_index=index, expected_hash=expected_hash)
         async for response in stream(self._stub(node).verify_fragment, request, f"node {node.id}", _VERIFY_SECONDS):
             yield FragmentCheck(response.checked_bytes, convert.verdict_from(response.verdict), response.detail)
+
+    async def is_refused(self, node: Node) -> bool:
+        host, port = split_address(node.endpoints.grpc)
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                _, writer = await asyncio.open_connection(host, port)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return False
 
     def _stub(self, node: Node) -> Stub:
         return self._channels.stub(node.endpoints.grpc, STORAGE)

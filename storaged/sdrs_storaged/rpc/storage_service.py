@@ -1,50 +1,43 @@
-"""The service ``Storage``: clients, and the controller's commands."""
+"""The service ``Storage``: clients, other members of this node's groups, and the controller's commands."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Executor
-from dataclasses import replace
-from functools import partial
+from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
-from google.protobuf.message import DecodeError
-
-from sdrs_core.checkpoints import MIRROR, Blob, Holder, Shard
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.errors import (
+    CorruptDataError,
     InvalidArgumentError,
+    NotFoundError,
     PermissionDeniedError,
-    ProtocolError,
-    SaveFailedError,
     UnavailableError,
 )
 from sdrs_core.ids import BlobId, GroupId, check_random_id
 from sdrs_proto import convert
 from sdrs_proto.framing import Frame
-from sdrs_proto.limits import CALL_SECONDS, MAX_BLOBS_PER_SHARD, STALL_SECONDS
+from sdrs_proto.limits import CALL_SECONDS, MAX_BLOBS_PER_SHARD
 from sdrs_proto.signing import signature
-from sdrs_proto.v1 import membership_pb2
 from sdrs_proto.v1 import storage_pb2 as pb
+from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.node.identity import Identity
-from sdrs_storaged.node.receipts import ReceiptQueue
-from sdrs_storaged.node.transfers import Slots, Tickets, WriteIntent
-from sdrs_storaged.rpc.blobs import BlobStore, read_intent_from, stored_to, summary_of, write_intent_from
+from sdrs_storaged.node.transfers import Slots, Tickets
+from sdrs_storaged.rpc.blobs import BlobStore, held_to, read_intent_from, summary_of, write_intent_to
 from sdrs_storaged.rpc.edge import page_size
+from sdrs_storaged.rpc.pulling import Pulling
+from sdrs_storaged.rpc.sealing import Sealing
+from sdrs_storaged.rpc.workers import Workers
+from sdrs_storaged.rpc.writing import Writing
 from sdrs_storaged.store.engine import FragmentStore, Verification
 from sdrs_storaged.store.fragment import FragmentKey, StoredFragment
-from sdrs_storaged.store.reader import FragmentReader
-from sdrs_storaged.store.writer import FragmentWriter
 
-T = TypeVar("T")
-C = TypeVar("C", FragmentReader, FragmentWriter)
+S = TypeVar("S", pb.DropFragmentsRequest, pb.PullFragmentRequest)
 
 _SLOT_SECONDS = CALL_SECONDS / 2
 _VERIFY_SLOT_SECONDS = 60.0
 _PROGRESS_SECONDS = 0.2
-_MAX_BATCH_FRAMES = 64
 
 
 class StorageService:
@@ -53,162 +46,85 @@ class StorageService:
         store: FragmentStore,
         blobs: BlobStore,
         identity: Identity,
-        receipts: ReceiptQueue,
+        groups: Groups,
         tickets: Tickets,
         *,
-        writes: Slots,
+        writing: Writing,
+        sealing: Sealing,
+        pulling: Pulling,
         reads: Slots,
         verifies: Slots,
-        workers: Executor,
+        read_workers: Workers,
+        looks: Workers,
     ) -> None:
+        """``looks``: threads for what waits for no peer and is over soon."""
         self._store = store
         self._blobs = blobs
         self._identity = identity
-        self._receipts = receipts
+        self._groups = groups
         self._tickets = tickets
-        self._writes = writes
+        self._writing = writing
+        self._sealing = sealing
+        self._pulling = pulling
         self._reads = reads
         self._verifies = verifies
-        self._workers = workers
-
-    async def _run(self, work: Callable[..., T], *args: object) -> T:
-        """Blocking work, off the loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._workers, partial(work, *args))
-
-    async def _run_through(self, work: Callable[..., T], *args: object) -> T:
-        """As ``_run``, but who is cancelled waits until the thread is done, and may then clean up after it."""
-        running = asyncio.ensure_future(self._run(work, *args))
-        try:
-            return await asyncio.shield(running)
-        finally:
-            await asyncio.wait([running])
-
-    async def _take(self, slots: Slots) -> None:
-        self._tickets.expire()
-        await slots.take(_SLOT_SECONDS)
-
-    async def _opened(self, work: Callable[..., C], *args: object) -> C:
-        """As ``_run``; if the caller hangs up meanwhile, what comes of it is closed again."""
-        opening = asyncio.ensure_future(self._run(work, *args))
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(self._close_late)
-            raise
-
-    def _close_late(self, opening: asyncio.Future[C]) -> None:
-        if not opening.cancelled() and opening.exception() is None:
-            self._workers.submit(opening.result().__exit__, None, None, None)
+        self._read_workers = read_workers
+        self._looks = looks
 
     # Bytes
 
     async def open_write(self, request: pb.OpenWriteRequest) -> pb.OpenWriteResponse:
-        intent = write_intent_from(request.intent)
-        stored = await self._run(self._blobs.stored, intent)
-        if stored:
-            return pb.OpenWriteResponse(already_stored=True, stored=stored_to(stored))
-        await self._take(self._writes)
-        return pb.OpenWriteResponse(ticket=self._tickets.issue(intent, self._writes))
+        return await self._writing.open(request)
+
+    async def write_blob(self, frames: AsyncIterator[Frame]) -> pb.WriteBlobResponse:
+        return await self._writing.write(frames)
 
     async def open_read(self, request: pb.OpenReadRequest) -> pb.OpenReadResponse:
         intent = read_intent_from(request)
-        await self._take(self._reads)
+        await self._take_read()
         return pb.OpenReadResponse(ticket=self._tickets.issue(intent, self._reads))
-
-    async def write_blob(self, frames: AsyncIterator[Frame]) -> pb.WriteBlobResponse:
-        intent = write_intent_from(_parse(pb.WriteIntent, (await _next_frame(frames)).open))
-        await self._take(self._writes)
-        try:
-            first = await _gather(frames)
-            if first[-1].end:
-                # A small blob, which most are: one visit to a worker for all of it.
-                stored = await self._run(self._write_whole, intent, first)
-            else:
-                stored = await self._write_stream(intent, first, frames)
-        finally:
-            self._writes.give()
-        return pb.WriteBlobResponse(stored=stored_to(stored))
-
-    def _write_whole(self, intent: WriteIntent, frames: list[Frame]) -> StoredFragment:
-        with self._blobs.create(intent) as writer:
-            return self._finish(writer, intent, frames)
-
-    async def _write_stream(
-        self, intent: WriteIntent, batch: list[Frame], frames: AsyncIterator[Frame]
-    ) -> StoredFragment:
-        writer = await self._opened(self._blobs.create, intent)
-        try:
-            while not batch[-1].end:
-                await self._run(_append, writer, batch)
-                batch = await _gather(frames)
-            return await self._run(self._finish, writer, intent, batch)
-        finally:
-            await self._run(writer.abort)
-
-    def _finish(self, writer: FragmentWriter, intent: WriteIntent, batch: list[Frame]) -> StoredFragment:
-        _append(writer, batch[:-1])
-        summary = _parse(pb.BlobSummary, batch[-1].end)
-        return self._blobs.finish(writer, intent, summary.size_bytes, summary.hash)
 
     async def read_blob(self, request: pb.ReadBlobRequest) -> AsyncIterator[Frame]:
         intent = read_intent_from(request)
-        await self._take(self._reads)
+        workers = self._read_workers
+        await self._take_read()
         try:
-            reader = await self._opened(self._blobs.open, intent)
+            reader = await workers.opened(self._blobs.open, intent)
             with reader:
                 yield Frame(open=summary_of(reader).SerializeToString())
                 end = intent.offset + intent.length if intent.length else reader.size_bytes
                 pieces = reader.pieces(intent.offset, end)
                 try:
-                    while (piece := await self._run_through(next, pieces, None)) is not None:
+                    while (piece := await workers.run_through(next, pieces, None)) is not None:
                         # A frame is made into bytes before the next one is asked for, so the piece need not be copied.
                         for start in range(0, len(piece), BLOCK_BYTES):
                             yield Frame(data=piece[start : start + BLOCK_BYTES])
                 finally:
-                    await self._run(pieces.close)
+                    await workers.run(pieces.close)
                 self._blobs.count_sent(end - intent.offset)
         finally:
             self._reads.give()
 
-    # Receipts
+    async def _take_read(self) -> None:
+        self._tickets.expire()
+        await self._reads.take(_SLOT_SECONDS)
+
+    # Receipts, and what members say of what they hold
 
     async def seal_shard(self, request: pb.SealShardRequest) -> pb.SealShardResponse:
-        shard = convert.shard_from(request.shard)
-        if not 1 <= len(shard.blobs) <= MAX_BLOBS_PER_SHARD:
-            raise InvalidArgumentError(f"a shard has 1 to {MAX_BLOBS_PER_SHARD} blobs, not {len(shard.blobs)}")
-        held = await self._run(self._with_holders, shard, GroupId(request.group_id), request.epoch)
-        receipt = membership_pb2.Receipt(
-            capability=request.capability,
-            job=request.job,
-            step=request.step,
-            attempt=request.attempt,
-            group_id=request.group_id,
-            epoch=request.epoch,
-            shard=convert.shard_to(held),
-        )
-        state = await self._receipts.register(receipt)
-        await self._run(self._identity.learn_epoch, GroupId(request.group_id), request.epoch)
-        return pb.SealShardResponse(state=convert.save_state_to(state))
+        return pb.SealShardResponse(state=convert.save_state_to(await self._sealing.seal(request)))
 
-    def _with_holders(self, shard: Shard, group_id: GroupId, epoch: int) -> Shard:
-        """I1, P5: the node vouches for what it finds durable on its own disks, not for what a client names."""
-        self._identity.check_epoch(group_id, epoch)
-        blobs = []
-        for blob in shard.blobs:
-            check_random_id(blob.id, "blob id")
-            found = self._store.lookup(blob.id, 0)
-            if found is None or (found.save_id, found.size_bytes, found.blob_hash) != (
-                shard.save_id,
-                blob.size_bytes,
-                blob.hash,
-            ):
-                raise SaveFailedError(
-                    f"blob {blob.id} of rank {shard.rank} is not durable on node {self._identity.node_id}: send "
-                    f"it again"
-                )
-            holder = Holder(self._identity.node_id, found.disk_id, 0, found.blob_hash)
-            blobs.append(Blob(blob.id, blob.ordinal, blob.size_bytes, blob.hash, MIRROR, (holder,)))
-        return replace(shard, size_bytes=sum(blob.size_bytes for blob in blobs), blobs=tuple(blobs))
+    async def lookup_fragments(self, request: pb.LookupFragmentsRequest) -> pb.LookupFragmentsResponse:
+        if len(request.fragments) > MAX_BLOBS_PER_SHARD:
+            raise InvalidArgumentError(f"at most {MAX_BLOBS_PER_SHARD} fragments can be looked up at once")
+        if request.group_id:
+            await self._groups.admit(GroupId(request.group_id), request.epoch, as_primary=False)
+        keys = [FragmentKey(BlobId(check_random_id(f.blob_id, "blob id")), f.fragment_index) for f in request.fragments]
+        found = await self._looks.run(self._lookup_all, keys)
+        return pb.LookupFragmentsResponse(held=[held_to(stored) for stored in found])
+
+    def _lookup_all(self, keys: Sequence[FragmentKey]) -> list[StoredFragment]:
+        return [stored for key in keys if (stored := self._store.lookup(*key)) is not None]
 
     # Commands
 
@@ -225,7 +141,9 @@ class StorageService:
 
         await self._verifies.take(_VERIFY_SLOT_SECONDS)
         work = asyncio.ensure_future(
-            self._run(self._store.verify, blob_id, request.fragment_index, request.expected_hash or None, progress)
+            self._read_workers.run(
+                self._store.verify, blob_id, request.fragment_index, request.expected_hash or None, progress
+            )
         )
         # Until the reading has ended, which is later than this call if its caller hangs up.
         work.add_done_callback(self._verified)
@@ -248,28 +166,50 @@ class StorageService:
     async def list_fragments(self, request: pb.ListFragmentsRequest) -> pb.ListFragmentsResponse:
         limit = page_size(request.page_size)
         after = _page_token(request.page_token)
-        found = await self._run(self._store.list, after, limit)
-        fragments = [
+        found = await self._looks.run(self._store.list, after, limit)
+        fragments = await self._looks.run(self._describe, found, request.with_origin)
+        token = f"{found[-1].blob_id}.{found[-1].fragment_index}" if found else ""
+        return pb.ListFragmentsResponse(fragments=fragments, next_page_token=token)
+
+    def _describe(self, found: Sequence[StoredFragment], with_origin: bool) -> list[pb.FragmentInfo]:
+        return [
             pb.FragmentInfo(
                 blob_id=stored.blob_id,
                 fragment_index=stored.fragment_index,
                 save_id=stored.save_id,
                 size_bytes=stored.size_bytes,
                 created_unix_ms=int(stored.created_unix_seconds * 1000),
+                hash=stored.blob_hash,
+                disk_id=stored.disk_id,
+                origin=self._origin(stored) if with_origin else None,
             )
             for stored in found
         ]
-        token = f"{found[-1].blob_id}.{found[-1].fragment_index}" if found else ""
-        return pb.ListFragmentsResponse(fragments=fragments, next_page_token=token)
+
+    def _origin(self, stored: StoredFragment) -> pb.WriteIntent | None:
+        """What its header says; nothing, if it is gone or damaged since it was listed."""
+        try:
+            with self._store.open(*stored.key) as reader:
+                return write_intent_to(reader.meta, reader.size_bytes)
+        except (NotFoundError, CorruptDataError):
+            return None
 
     async def drop_fragments(self, request: pb.DropFragmentsRequest) -> pb.DropFragmentsResponse:
-        if not hmac.compare_digest(request.signature, signature(self._identity.secret, request)):
-            raise PermissionDeniedError(f"only the controller may have node {self._identity.node_id} drop fragments")
-        await self._run(self._identity.obey, convert.authority_from(request.authority))
+        await self._obey(request, "drop")
         for name in request.fragments:
             check_random_id(name.blob_id, "blob id")
-            await self._run(self._store.delete, BlobId(name.blob_id), name.fragment_index)
+            await self._looks.run(self._store.delete, BlobId(name.blob_id), name.fragment_index)
         return pb.DropFragmentsResponse(dropped=request.fragments)
+
+    async def pull_fragment(self, request: pb.PullFragmentRequest) -> pb.PullFragmentResponse:
+        await self._obey(request, "fetch")
+        return pb.PullFragmentResponse(held=held_to(await self._pulling.pull(request)))
+
+    async def _obey(self, request: S, verb: str) -> None:
+        """P14: the order comes from the controller, and from none that was deposed."""
+        if not hmac.compare_digest(request.signature, signature(self._identity.secret, request)):
+            raise PermissionDeniedError(f"only the controller may have node {self._identity.node_id} {verb} fragments")
+        await self._looks.run(self._identity.obey, convert.authority_from(request.authority))
 
 
 def _page_token(token: str) -> FragmentKey | None:
@@ -280,41 +220,3 @@ def _page_token(token: str) -> FragmentKey | None:
     if not (index.isascii() and index.isdigit() and len(index) < 10):
         raise InvalidArgumentError(f"{token[:80]!r} is not a page token of a listing of fragments")
     return FragmentKey(BlobId(check_random_id(blob_id, "blob id")), int(index))
-
-
-async def _gather(frames: AsyncIterator[Frame]) -> list[Frame]:
-    """The next frames: up to the last one, or about a block's worth, so that a worker is visited once for several."""
-    batch: list[Frame] = []
-    size_bytes = 0
-    while size_bytes < BLOCK_BYTES and len(batch) < _MAX_BATCH_FRAMES:
-        frame = await _next_frame(frames)
-        batch.append(frame)
-        size_bytes += len(frame.data)
-        if frame.end:
-            break
-    return batch
-
-
-def _append(writer: FragmentWriter, frames: list[Frame]) -> None:
-    for frame in frames:
-        writer.append(frame.data, frame.digest)
-
-
-async def _next_frame(frames: AsyncIterator[Frame]) -> Frame:
-    try:
-        async with asyncio.timeout(STALL_SECONDS):
-            return await anext(frames)
-    except StopAsyncIteration:
-        raise ProtocolError("the stream of frames ended before its last frame") from None
-    except TimeoutError:
-        raise ProtocolError(f"the stream of frames stalled for {STALL_SECONDS} s") from None
-
-
-M = TypeVar("M", pb.WriteIntent, pb.BlobSummary)
-
-
-def _parse(kind: type[M], payload: bytes) -> M:
-    try:
-        return kind.FromString(payload)
-    except DecodeError as error:
-        raise ProtocolError(f"a {kind.__name__} cannot be read") from error

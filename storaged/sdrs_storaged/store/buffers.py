@@ -10,6 +10,8 @@ from sdrs_core.checksums import BLOCK_BYTES
 BLOCKS_PER_BUFFER = 2
 BUFFER_BYTES = BLOCKS_PER_BUFFER * BLOCK_BYTES
 BUFFERS_PER_WRITER = 3  # one filled while two are written: more did not measure better
+# A committed block stays as it is while so many later ones are begun: who sends it on must be done with it by then.
+BLOCKS_KEPT = BLOCKS_PER_BUFFER * (BUFFERS_PER_WRITER - 1)
 
 
 class BufferPool:

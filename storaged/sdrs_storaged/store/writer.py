@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
@@ -100,14 +101,19 @@ class FragmentWriter:
             self.next_block()[:size_bytes] = block
             self.commit_block(size_bytes, digest)
 
-    def finish(self, size_bytes: int, blob_hash: str) -> StoredFragment:
-        """Durable and in place when this returns (I1), or an error and nothing left behind."""
+    def finish(self, size_bytes: int, blob_hash: str, permit: Callable[[], None] | None = None) -> StoredFragment:
+        """Durable and in place when this returns (I1), or an error and nothing left behind.
+
+        ``permit`` is asked at the last moment before the fragment gets its name, and raises if it must not (P8).
+        """
         with self._lock:
             self._check_open()
             try:
                 self._take_back()
-                self._check_whole(size_bytes, blob_hash)
+                self.check_whole(size_bytes, blob_hash)
                 self._seal()
+                if permit is not None:
+                    permit()
                 stored = StoredFragment(
                     self.meta.blob_id,
                     self.meta.fragment_index,
@@ -154,7 +160,8 @@ class FragmentWriter:
                 self._handed_out.release()
             self._handed_out = None
 
-    def _check_whole(self, size_bytes: int, blob_hash: str) -> None:
+    def check_whole(self, size_bytes: int, blob_hash: str) -> None:
+        """Whether all that was announced is there; ``finish`` looks again."""
         if size_bytes != self._size_bytes:
             raise CorruptDataError(
                 f"blob {self.meta.blob_id} should have {size_bytes} bytes, {self._size_bytes} came: send it again",

@@ -10,19 +10,14 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Iterator
-from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import groupby
 
 from sdrs_core.errors import InvalidArgumentError, UnavailableError
-from sdrs_storaged.control.meta import limits
+from sdrs_storaged.control.meta import election, limits
 from sdrs_storaged.control.meta.store import (
-    ELECTION_PREFIX,
     LEADER_KEY,
-    TERM_KEY,
     CompactedError,
-    Compare,
-    Delete,
     Entry,
     Event,
     EventBatch,
@@ -153,36 +148,13 @@ class InProcessMetaStore(MetaStore):
         await self._forget_before(revision)
 
     async def campaign(self, candidate: str) -> Term:
-        limits.check_candidate(candidate)
-        while True:
-            page = await self.range(ELECTION_PREFIX)
-            records = {entry.key: entry for entry in page.entries}
-            if LEADER_KEY in records:
-                await self._until_leader_changes(page.revision + 1)
-            elif term := await self._try_to_lead(candidate, records.get(TERM_KEY)):
-                return term
+        async def seat(term: Term) -> Put:
+            return Put(LEADER_KEY, term.record())
 
-    async def _until_leader_changes(self, from_revision: int) -> None:
-        try:
-            async with aclosing(self.watch(LEADER_KEY, from_revision)) as batches:
-                async for _ in batches:
-                    return
-        except CompactedError:
-            return  # The caller looks at the record again anyway.
-
-    async def _try_to_lead(self, candidate: str, last: Entry | None) -> Term | None:
-        term = Term(int(last.value) + 1 if last else 1, candidate)
-        try:
-            result = await self.txn(
-                # Nobody led when ``last`` was read; if it still stands, nobody has led since.
-                compare=[Compare.revision_is(TERM_KEY, last.mod_revision if last else 0)],
-                then=[Put(TERM_KEY, b"%d" % term.number), Put(LEADER_KEY, term.record())],
-            )
-        except asyncio.CancelledError:
-            # It may have been elected while it gave up. Nobody would ever lead again if it stayed so.
-            await self.resign(term)
-            raise
-        return term if result.succeeded else None
+        return await election.campaign(self, candidate, seat)
 
     async def resign(self, term: Term) -> None:
-        await self.txn(compare=[term.unchanged()], then=[Delete(LEADER_KEY)])
+        await election.resign(self, term)
+
+    async def lost(self, term: Term) -> None:
+        await election.lost(self, term)

@@ -141,6 +141,11 @@ class Term:
     def record(self) -> bytes:
         return f"{self.number} {self.candidate}".encode()
 
+    @classmethod
+    def parse(cls, record: bytes) -> Term:
+        number, _, candidate = record.decode().partition(" ")
+        return cls(int(number), candidate)
+
     def unchanged(self) -> Compare:
         """True only as long as this term still leads: the fence of everything that a leader writes (I3)."""
         return Compare.value_is(LEADER_KEY, self.record())
@@ -210,12 +215,27 @@ class MetaStore(ABC):
     async def campaign(self, candidate: str) -> Term:
         """Wait until nobody leads, then lead, with a higher number than any term before, also across restarts.
 
-        A term ends by ``resign``, or when the store finds that the process behind it is gone.
+        A term ends by ``resign``, by ``close``, or when the store finds that the process behind it is gone.
         """
 
     @abstractmethod
     async def resign(self, term: Term) -> None:
         """End ``term``; nothing happens if it ended already."""
+
+    @abstractmethod
+    async def lost(self, term: Term) -> None:
+        """Wait until ``term`` is over: resigned, or found dead while it was only slow, frozen or cut off.
+
+        It tells late what ``Term.unchanged`` tells in time (I3, I8), so it serves to give up a post, never to keep it:
+        while the store itself is out of reach nobody knows, and this goes on waiting.
+        """
+
+    def warnings(self) -> Sequence[str]:
+        """What an operator should know of the store, in sentences, as of the last look.
+
+        A store whose room is measured by others looks by itself every few seconds while a term of its own leads.
+        """
+        return ()
 
     @abstractmethod
     async def close(self) -> None:

@@ -1,0 +1,129 @@
+"""One try to bring a shard to the primary of its group: the blobs in a few streams at once, then the seal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from sdrs.rpc.cutoff import Cutoff
+from sdrs.save.order import SaveOrder
+from sdrs.save.payload import Payload
+from sdrs.saving import Saving
+from sdrs.transfer.routes import Routes
+from sdrs_core.checkpoints import Blob, Shard, content_hash
+from sdrs_core.cluster import Node
+from sdrs_core.errors import SaveFailedError
+from sdrs_core.ids import BlobId, SaveId, random_id
+from sdrs_proto.convert import kind_to, node_from, shard_to
+from sdrs_proto.v1.control_pb2 import BeginSaveResponse
+from sdrs_proto.v1.storage_pb2 import SealShardRequest, WriteIntent
+
+# Blobs that are sent at once: while one waits for its fsync or for the node to read, another keeps the wire busy.
+STREAMS = 3
+# Registering waits for the controller's transaction.
+SEAL_SECONDS = 30.0
+
+
+class ShardSender:
+    """``durable`` is called with each blob that the node has durable; ``cutoff`` breaks everything off."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        order: SaveOrder,
+        payload: Payload,
+        saving: Saving,
+        begun: BeginSaveResponse,
+        blob_ids: Sequence[BlobId],
+        durable: Callable[[BlobId], None],
+        cutoff: Cutoff,
+    ) -> None:
+        self._routes = routes
+        self._order = order
+        self._payload = payload
+        self._saving = saving
+        self._begun = begun
+        self._primary: Node = node_from(begun.primary)
+        self._blob_ids = blob_ids
+        self._durable = durable
+        self._cutoff = cutoff
+
+    def send(self) -> tuple[Blob, ...]:
+        self._saving.restart()
+        blobs: dict[int, Blob] = {}
+        failures: list[BaseException] = []
+        ordinals = iter(range(len(self._payload.blobs)))
+
+        def sent(size_bytes: int) -> None:
+            if failures:
+                raise SaveFailedError("another blob of the shard failed")  # whose failure is the one that is told
+            self._saving.add_sent(size_bytes)
+
+        def stream() -> None:
+            """Send blobs, one after the other, until none is left or one failed."""
+            try:
+                for ordinal in ordinals:  # shared: each stream takes the next
+                    blob = self._payload.blobs[ordinal]
+                    intent = self._intent(ordinal, blob.size_bytes)
+                    sent(0)
+                    whole = self._routes.send(self._primary, intent, blob, sent, self._cutoff).result()
+                    blobs[ordinal] = Blob(self._blob_ids[ordinal], ordinal, blob.size_bytes, whole)
+                    self._durable(self._blob_ids[ordinal])
+            except BaseException as error:
+                failures.append(error)
+                self._cutoff.cut(SaveFailedError("another blob of the shard failed"))  # one may be blocked
+
+        helpers = [threading.Thread(target=stream, name="sdrs-send") for _ in self._payload.blobs[1:STREAMS]]
+        with suppress(RuntimeError):  # an interpreter that is shutting down starts no more threads: one stream will do
+            for helper in helpers:
+                helper.start()
+        stream()
+        for helper in helpers:
+            if helper.ident is not None:
+                helper.join()
+        if failures:
+            raise failures[0]
+        return tuple(blobs[ordinal] for ordinal in range(len(blobs)))
+
+    def seal(self, blobs: tuple[Blob, ...]) -> None:
+        begun = self._begun
+        shard = Shard(
+            save_id=SaveId(begun.save_id),
+            rank=self._order.rank,
+            kind=self._order.kind,
+            size_bytes=self._payload.total_bytes,
+            content_hash=content_hash((blob.size_bytes, blob.hash) for blob in blobs),
+            blobs=blobs,
+        )
+        request = SealShardRequest(
+            request_id=random_id(),
+            capability=begun.capability,
+            job=self._order.job,
+            step=self._order.step,
+            attempt=begun.attempt,
+            group_id=begun.group.id,
+            epoch=begun.group.epoch,
+            shard=shard_to(shard),
+        )
+        calls = self._routes.calls(self._primary)
+        calls.call("seal_shard", request, timeout_seconds=SEAL_SECONDS, cutoff=self._cutoff)
+
+    def _intent(self, ordinal: int, size_bytes: int) -> WriteIntent:
+        begun = self._begun
+        return WriteIntent(
+            save_id=begun.save_id,
+            blob_id=self._blob_ids[ordinal],
+            ordinal=ordinal,
+            size_bytes=size_bytes,
+            job=self._order.job,
+            step=self._order.step,
+            attempt=begun.attempt,
+            rank=self._order.rank,
+            group_id=begun.group.id,
+            epoch=begun.group.epoch,
+            world_size=self._order.world_size,
+            kind=kind_to(self._order.kind),
+            blob_count=len(self._payload.blobs),
+            pool=self._order.pool,
+        )

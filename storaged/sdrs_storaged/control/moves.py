@@ -1,0 +1,217 @@
+"""What operators do by hand: switchover, failover, pause, cordon. Each refuses what is unsafe or undecidable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from sdrs_core.checkpoints import Save
+from sdrs_core.cluster import Group, Pool
+from sdrs_core.errors import RefusedError
+from sdrs_core.failover import Liveness, View
+from sdrs_core.ids import GroupId, NodeId, PoolName
+from sdrs_storaged.control.commits import Commits
+from sdrs_storaged.control.events import Events
+from sdrs_storaged.control.groups import Groups
+from sdrs_storaged.control.members import Members
+from sdrs_storaged.control.records import Records, Stored, put
+from sdrs_storaged.control.tables import Automatic, Tables
+from sdrs_storaged.logs import get_log
+
+log = get_log("moves")
+
+# (pool) -> its readable saves that have a blob without a live holder; RefusedError if that cannot be told now.
+FindLost = Callable[[PoolName], Awaitable[list[Stored[Save]]]]
+GiveUp = Callable[[Sequence[Stored[Save]], str], Awaitable[list[Save]]]
+
+
+class Moves:
+    def __init__(
+        self,
+        records: Records,
+        tables: Tables,
+        members: Members,
+        groups: Groups,
+        commits: Commits,
+        events: Events,
+        *,
+        find_lost: FindLost,
+        give_up: GiveUp,
+        wake: Callable[[], None],
+    ) -> None:
+        self._records = records
+        self._tables = tables
+        self._members = members
+        self._groups = groups
+        self._commits = commits
+        self._events = events
+        self._find_lost = find_lost
+        self._give_up = give_up
+        self._wake = wake
+
+    # Switchover: drain, then move
+
+    async def switchover(self, group_id: GroupId, to: str, drain_seconds: float) -> Group:
+        group = self._members.group(group_id)
+        pool = self._members.pool(group.pool)
+        if pool.copies == 1:
+            raise RefusedError(
+                f"group {group_id} has one member, whose data would stay behind: an L1 group is not moved. To keep new "
+                f"saves away from node {group.primary}: sdrs node cordon {group.primary}"
+            )
+        target = self._target(group, to)
+        if target == group.primary:
+            return group
+        if group_id in self._groups.moving:
+            raise RefusedError(f"group {group_id} is already being moved: wait for that")
+        self._groups.moving.add(group_id)
+        try:
+            await self._drain(group_id, drain_seconds)
+            async with self._tables.change():
+                group = self._members.group(group_id)
+                self._check_target(group, target)
+                moved = _led_by(group, target, pool)
+                return await self._groups.move(moved, "switchover", f"primary moved to {target} by an operator")
+        finally:
+            self._groups.moving.discard(group_id)
+            self._wake()
+
+    async def _drain(self, group_id: GroupId, seconds: float) -> None:
+        """New saves go elsewhere; those under way may end. What is left then goes on at the new primary."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._commits.drained(group_id)
+        except TimeoutError:
+            log.warning("switchover_not_drained", group=group_id, saves=self._commits.sending_to(group_id))
+
+    def _target(self, group: Group, to: str) -> NodeId:
+        if to:
+            target = self._members.node(NodeId(to)).id
+        else:
+            view = self._members.view()
+            others = [m for m in (*group.home, *group.members) if m != group.primary and _is_good(view, m)]
+            if not others:
+                raise RefusedError(
+                    f"no other member of group {group.id} ({', '.join(group.members)}) can take over now: "
+                    "start one of them, or name another node with --to"
+                )
+            target = others[0]
+        self._check_target(group, target)
+        return target
+
+    def _check_target(self, group: Group, target: NodeId) -> None:
+        view = self._members.view()
+        facts = view.nodes[target]
+        if facts.liveness is not Liveness.UP:
+            raise RefusedError(f"node {target} is {facts.liveness}: it cannot take over group {group.id}")
+        if facts.cordoned:
+            raise RefusedError(
+                f"node {target} is cordoned: it cannot take over group {group.id} (sdrs node uncordon {target})"
+            )
+        if not facts.takes_writes:
+            raise RefusedError(f"no disk of node {target} takes writes: it cannot take over group {group.id}")
+
+    # Failover: now
+
+    async def failover(self, group_id: GroupId, to: str, *, accept_data_loss: bool) -> tuple[Group, list[Save]]:
+        group = self._members.group(group_id)
+        pool = self._members.pool(group.pool)
+        lost: list[Save] = []
+        if pool.copies == 1 or accept_data_loss:
+            lost = await self._settle_losses(group, pool, accept_data_loss=accept_data_loss)
+        if pool.copies == 1:
+            return await self._replace_only_member(group, to, lost)
+        target = self._target(group, to)
+        async with self._tables.change():
+            group = self._members.group(group_id)
+            if target != group.primary:
+                self._check_target(group, target)
+                group = await self._groups.move(
+                    _led_by(group, target, pool), "failover", f"primary moved to {target} at once by an operator"
+                )
+        self._wake()
+        return group, lost
+
+    async def _settle_losses(self, group: Group, pool: Pool, *, accept_data_loss: bool) -> list[Save]:
+        if pool.copies == 1 and self._members.view().nodes[group.primary].liveness is not Liveness.DOWN:
+            raise RefusedError(
+                f"node {group.primary}, the only member of group {group.id}, is not known to be lost: what it holds is "
+                f"not given up. To keep new saves away from it: sdrs node cordon {group.primary}"
+            )
+        found = await self._find_lost(pool.name)
+        if found and not accept_data_loss:
+            named = ", ".join(stored.value.title for stored in found[:5])
+            more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+            raise RefusedError(
+                f"{len(found)} checkpoints of pool {pool.name} have no live copy left ({named}{more}). They come back "
+                f"with their nodes; to give them up for good: sdrs failover {group.id} --accept-data-loss"
+            )
+        return await self._give_up(found, f"data loss accepted with the failover of group {group.id}") if found else []
+
+    async def _replace_only_member(self, group: Group, to: str, lost: list[Save]) -> tuple[Group, list[Save]]:
+        view = self._members.view()
+        good = [node_id for node_id in sorted(view.nodes) if _is_good(view, node_id)]
+        target = self._members.node(NodeId(to)).id if to else next(iter(good), None)
+        if target is None:
+            raise RefusedError(f"no node is up that could take over group {group.id}: start one")
+        self._check_target(group, target)
+        async with self._tables.change():
+            group = self._members.group(group.id)
+            moved = replace(group, epoch=group.epoch + 1, members=(target,), primary=target)
+            group = await self._groups.move(
+                moved, "failover", f"moved to {target} by an operator, who accepted the loss"
+            )
+        return group, lost
+
+    # Pause, cordon
+
+    async def set_automatic(self, paused_because: str) -> None:
+        async with self._tables.change():
+            known = self._tables.automatic
+            if known.value.paused_because == paused_because:
+                return
+            kind, text = ("paused", f"automatic failover is paused: {paused_because}")
+            if not paused_because:
+                kind, text = ("resumed", "automatic failover goes on")
+            value = Automatic(paused_because)
+            revision = await self._records.commit(
+                [known.unchanged()], [put(known.key, value), self._events.entry(kind, text)]
+            )
+            self._tables.automatic = Stored(known.key, value, revision)
+        log.info(kind, why=paused_because)
+        self._wake()
+
+    async def set_cordon(self, node_id: NodeId, *, cordoned: bool) -> None:
+        node = self._members.node(node_id)
+        if node.cordoned == cordoned:
+            return
+        if cordoned:
+            self._check_cordon(node_id)
+        await self._members.set_cordon(node_id, cordoned=cordoned)
+        kind, what = ("cordoned", "takes no new saves") if cordoned else ("uncordoned", "takes saves again")
+        await self._events.record(kind, f"node {node_id} {what}, by an operator", node_id=node_id)
+        self._wake()
+
+    def _check_cordon(self, node_id: NodeId) -> None:
+        view = self._members.view()
+        left = [other for other in view.nodes if other != node_id and _is_good(view, other)]
+        for pool in self._members.pools():
+            if len(left) < pool.copies:
+                raise RefusedError(
+                    f'pool "{pool.name}" needs {pool.copies} nodes that take saves, and without {node_id} it has '
+                    f"{len(left)}: start or uncordon another node first"
+                )
+
+
+def _is_good(view: View, node_id: NodeId) -> bool:
+    facts = view.nodes.get(node_id)
+    return facts is not None and facts.liveness is Liveness.UP and facts.takes_writes and not facts.cordoned
+
+
+def _led_by(group: Group, target: NodeId, pool: Pool) -> Group:
+    """``group`` with ``target`` as its primary, also in its home: automatic failover does not move it back."""
+    members = group.members if target in group.members else (target, *group.members)[: pool.copies]
+    home = (target, *(m for m in (*group.home, *group.members) if m != target))[: pool.copies]
+    home = tuple(dict.fromkeys(home))
+    return replace(group, epoch=group.epoch + 1, members=members, primary=target, home=home)

@@ -1,0 +1,347 @@
+"""A catalog out of what is left: the newest copy of it, corrected and completed by what nodes hold now (P19).
+
+What the copy knows is kept, with the holders that are really there; those on nodes that were not asked stay as they
+were, since such a node may return. Saves that only fragments tell of become checkpoints if all ranks and blobs are
+there and all copies agree. Those that are incomplete go into the trash, where the grace period keeps their fragments
+for an operator to look at; those of which nobody can tell (files of earlier versions) are set aside and held.
+
+Blocking: it runs in a thread, on the staged records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from sdrs_core.attempts import Job
+from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard
+from sdrs_core.cluster import DEFAULT_POOL, MAX_MIRRORS, Pool
+from sdrs_core.errors import InvalidArgumentError
+from sdrs_core.ids import JobName, NodeId, PoolName, SaveId, check_name, random_id
+from sdrs_core.levels import Level
+from sdrs_storaged.control import keys
+from sdrs_storaged.control.evidence import Evidence, Row, assemble
+from sdrs_storaged.control.records import parse, put
+from sdrs_storaged.control.staging import Staging
+from sdrs_storaged.control.tables import Layout, PoolRecord
+
+MAX_PROBLEMS = 200
+_NO_TIME_YET = 2**63
+_REBUILT = "catalog rebuilt from fragments"
+
+
+@dataclass(slots=True)
+class Problems:
+    """What could not be brought back, in sentences; the first ones, and how many more there are (I10)."""
+
+    _texts: list[str] = field(default_factory=list)
+    _count: int = 0
+
+    def add(self, text: str) -> None:
+        self._count += 1
+        if len(self._texts) < MAX_PROBLEMS:
+            self._texts.append(text)
+
+    def texts(self) -> list[str]:
+        more = self._count - len(self._texts)
+        return [*self._texts, f"and {more} more like these"] if more else list(self._texts)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the shards of one save amount to."""
+
+    ranks: int = 0
+    size_bytes: int = 0
+    copies: int = MAX_MIRRORS
+    troubles: list[str] = field(default_factory=list)
+
+    def count(self, shard: Shard, trouble: str) -> None:
+        self.ranks += 1
+        self.size_bytes += shard.size_bytes
+        self.copies = min([self.copies, *(_copies(blob) for blob in shard.blobs)])
+        if trouble and len(self.troubles) < 3:
+            self.troubles.append(trouble)
+
+    @property
+    def level(self) -> Level:
+        return Level.L2 if self.copies > 1 else Level.L1
+
+
+class Reconciler:
+    def __init__(
+        self, staging: Staging, evidence: Evidence, asked: frozenset[NodeId], problems: Problems, *, now_unix_ms: int
+    ) -> None:
+        self._staging = staging
+        self._evidence = evidence
+        self._asked = asked
+        self._problems = problems
+        self._now_unix_ms = now_unix_ms
+        self._pool_copies: dict[PoolName, int] = {}
+
+    def run(self, progress: Callable[[int], None]) -> int:
+        """The number of checkpoints in the catalog that is now staged."""
+        self._correct_holders()
+        self._settle_pending()
+        for count, save_id in enumerate(self._evidence.save_ids()):
+            progress(count)
+            if not self._is_known(save_id):
+                self._bring_back(save_id)
+        self._make_pools()
+        return sum(parse(key, value, Save).state.is_readable for key, value in self._staging.all_sync(keys.SAVES))
+
+    # What the copy knows
+
+    def _correct_holders(self) -> None:
+        self._staging.database.execute("CREATE TABLE known (save_id TEXT PRIMARY KEY, state TEXT NOT NULL, title TEXT)")
+        for prefix in (keys.SAVES, keys.TRASH):
+            for key, value in self._staging.all_sync(prefix):
+                save = parse(key, value, Save)
+                self._know(save)
+        shards = ((key, parse(key, value, Shard)) for key, value in self._staging.all_sync(keys.SHARDS))
+        for save_id, of_save in groupby(shards, key=lambda found: found[1].save_id):
+            known = self._state_of(save_id)
+            first_missing, missing_count = "", 0
+            for key, shard in of_save:
+                corrected = replace(shard, blobs=tuple(self._corrected(blob, known) for blob in shard.blobs))
+                for blob in corrected.blobs:
+                    if not self._is_seen(blob):
+                        first_missing = first_missing or self._where(blob, shard.rank)
+                        missing_count += 1
+                if corrected != shard:
+                    self._put(key, corrected)
+            if missing_count and known and SaveState(known[0]).is_readable:
+                more = f" (and {missing_count - 1} more)" if missing_count > 1 else ""
+                self._problems.add(f"{known[1]} is kept, but {first_missing}{more}")
+
+    def _corrected(self, blob: Blob, known: tuple[str, str] | None) -> Blob:
+        held: dict[tuple[NodeId, int], Holder] = {}
+        for row in self._evidence.of_blob(blob.id):
+            if row.content == (blob.size_bytes, blob.hash):
+                held[row.node_id, row.fragment_index] = row.holder
+            else:
+                self._problems.add(
+                    f"node {row.node_id} has another blob {blob.id} than is on record: that copy does not count"
+                )
+        holders = []
+        for holder in blob.holders:
+            found = held.pop((holder.node_id, holder.fragment_index), None)
+            if found:
+                holders.append(replace(found, dropping=holder.dropping))
+            elif holder.node_id not in self._asked:
+                holders.append(holder)
+        # What is on its way out gets no new holders: its fragments go with those it has, or as nobody's.
+        is_leaving = known is None or known[0] in (SaveState.ABORTED, SaveState.DELETED, SaveState.CONDEMNED)
+        return replace(blob, holders=(*holders, *(() if is_leaving else held.values())))
+
+    def _is_seen(self, blob: Blob) -> bool:
+        return any(holder.node_id in self._asked for holder in blob.holders)
+
+    def _where(self, blob: Blob, rank: int) -> str:
+        others = ", ".join(sorted(holder.node_id for holder in blob.holders))
+        what = f"blob {blob.id} of rank {rank}"
+        return f"{what} is only on {others}, which was not asked" if others else f"{what} is on no node that was asked"
+
+    # Saves that were under way
+
+    def _settle_pending(self) -> None:
+        for key, value in self._staging.all_sync(keys.SAVES):
+            save = parse(key, value, Save)
+            if save.state is not SaveState.PENDING:
+                continue
+            found = _Found()
+            for rank in range(save.world_size):
+                shard, trouble = self._shard_of(save.save_id, rank)
+                if shard:
+                    found.count(shard, trouble)
+            if found.ranks == save.world_size and not found.troubles:
+                self._put(key, self._committed(save, found, self._now_unix_ms))
+            else:
+                self._problems.add(
+                    f"{save.title} was being saved and is incomplete ({found.ranks} of {save.world_size} ranks): it is "
+                    "given up unless its ranks go on with it"
+                )
+
+    def _shard_of(self, save_id: SaveId, rank: int) -> tuple[Shard | None, str]:
+        value = self._staging.get_sync(keys.shard(save_id, rank))
+        if value is not None:
+            shard = parse(keys.shard(save_id, rank), value, Shard)
+            return shard, "" if all(_copies(blob) for blob in shard.blobs) else f"rank {rank} lost blobs"
+        rows = self._evidence.of_rank(save_id, rank)
+        if not rows:
+            return None, ""
+        shard, trouble = assemble(save_id, rank, rows)
+        if not trouble and all(row.tells_all for row in rows):
+            self._put(keys.shard(save_id, rank), shard)
+            return shard, ""
+        return None, trouble
+
+    # Saves that only fragments tell of
+
+    def _bring_back(self, save_id: SaveId) -> None:
+        found = _Found()
+        first: Row | None = None
+        created, completed, tells_all = _NO_TIME_YET, 0, True
+        top_rank = 0
+        for rank, rows in self._evidence.ranks(save_id):
+            first = first or rows[0]
+            shard, trouble = assemble(save_id, rank, rows)
+            if any(_facts(row) != _facts(first) for row in rows):
+                trouble = f"rank {rank} tells of another save than rank {first.rank}"
+            self._put(keys.shard(save_id, rank), shard)
+            found.count(shard, trouble)
+            top_rank = rank
+            tells_all &= all(row.tells_all for row in rows)
+            created = min([created, *(row.created_unix_ms for row in rows)])
+            completed = max([completed, *(row.created_unix_ms for row in rows)])
+        assert first is not None
+        if not 0 < first.attempt < keys.MAX_ATTEMPT:
+            self._problems.add(f"save {save_id} is of attempt {first.attempt}, which cannot be: it is left out")
+            return
+        save = Save(
+            save_id=save_id,
+            job=JobName(first.job),
+            step=first.step,
+            attempt=first.attempt,
+            world_size=first.world_size or top_rank + 1,
+            pool=_pool_of(first),
+            kind=ContentKind(first.kind or ContentKind.STATE),
+            state=SaveState.PENDING,
+            level=found.level,
+            size_bytes=found.size_bytes,
+            created_unix_ms=created,
+        )
+        self._raise_attempt(save)
+        is_whole = found.ranks == save.world_size == top_rank + 1 and not found.troubles
+        key = keys.save(save.job, save.step, save.attempt)
+        if tells_all and is_whole:
+            self._pool_copies[save.pool] = min(self._pool_copies.get(save.pool, MAX_MIRRORS), found.copies)
+            self._place(key, self._committed(save, found, completed))
+        elif not tells_all and self._staging.get_sync(key) is None:
+            self._keep_unproven(key, save, completed)
+        else:
+            why = "; ".join(found.troubles) or f"{found.ranks} of {save.world_size} ranks are there"
+            self._problems.add(
+                f"{save.title} of attempt {save.attempt} is incomplete ({why}): its fragments are kept in the trash "
+                "for the grace period"
+            )
+            self._discard(save, f"incomplete when the catalog was rebuilt: {why}")
+
+    def _committed(self, save: Save, found: _Found, completed_unix_ms: int) -> Save:
+        job = self._job(save.job)
+        left_behind = job.left_behind(save.attempt, save.step)
+        return replace(
+            save,
+            state=SaveState.SET_ASIDE if left_behind else SaveState.COMMITTED,
+            note=f"attempt {job.resumed_attempt} resumed from step {job.resumed_step}" if left_behind else "",
+            level=found.level,
+            size_bytes=found.size_bytes,
+            committed_unix_ms=completed_unix_ms,
+        )
+
+    def _place(self, key: str, save: Save) -> None:
+        """Two saves of one step and attempt: the earlier was ended before the later could begin (P1)."""
+        value = self._staging.get_sync(key)
+        if value is not None:
+            standing = parse(key, value, Save)
+            is_done = standing.state.is_readable and not standing.damage
+            if is_done and _began(standing) > _began(save):
+                save, standing = standing, save
+            self._discard(standing, "another save of this step and attempt took its place")
+        self._put(key, save)
+        self._know(save)
+
+    def _keep_unproven(self, key: str, save: Save, completed_unix_ms: int) -> None:
+        why = "its fragments were written by an earlier version and do not tell whether it is whole"
+        self._problems.add(
+            f"{save.title} of attempt {save.attempt} is set aside and held: {why}. Restore it to see, or release and "
+            "delete it"
+        )
+        kept = replace(
+            save,
+            state=SaveState.SET_ASIDE,
+            held=True,
+            damage=f"unproven: {why}",
+            note=_REBUILT,
+            committed_unix_ms=completed_unix_ms,
+        )
+        self._put(key, kept)
+        self._know(kept)
+
+    def _discard(self, save: Save, why: str) -> None:
+        """Into the trash, whose grace period begins now: nothing is collected because a catalog was lost (I7)."""
+        was_readable = save.state.is_readable
+        gone = replace(
+            save,
+            state=SaveState.DELETED if was_readable else SaveState.ABORTED,
+            before_deletion=save.state if was_readable else None,
+            note=why,
+            ended_unix_ms=self._now_unix_ms,
+        )
+        self._put(keys.trash(save.save_id), gone)
+        self._know(gone)
+
+    def _job(self, name: JobName) -> Job:
+        value = self._staging.get_sync(keys.job(name))
+        return parse(keys.job(name), value, Job) if value is not None else Job(name)
+
+    def _raise_attempt(self, save: Save) -> None:
+        """P1: whoever comes next is a later attempt than all that were seen. Who ran this one is not known."""
+        job = self._job(save.job)
+        if save.attempt > job.attempt:
+            raised = replace(job, attempt=save.attempt, run="", ordinal=0, owner=_REBUILT)
+            self._put(keys.job(save.job), raised)
+
+    def _make_pools(self) -> None:
+        """Pools that only fragments tell of, at the level that their checkpoints have."""
+        names = {
+            parse(key, value, Save).pool
+            for prefix in (keys.SAVES, keys.TRASH)
+            for key, value in self._staging.all_sync(prefix)
+        }
+        for name in sorted(names):
+            if self._staging.get_sync(keys.pool(name)) is not None:
+                continue
+            mirrors = self._pool_copies.get(name, 1)
+            pool = Pool(name, Level.L2, mirrors=mirrors) if mirrors > 1 else Pool(name, Level.L1)
+            self._put(keys.pool(name), PoolRecord(pool, random_id()))
+            self._put(keys.layout(name), Layout(1))
+            self._problems.add(f'pool "{name}" is made anew at {pool.level}: its settings were lost, set them again')
+
+    # Records
+
+    def _put(self, key: str, value: object) -> None:
+        self._staging.apply_sync([(key, put(key, value).value)])
+
+    def _know(self, save: Save) -> None:
+        row = (save.save_id, save.state, save.title)
+        self._staging.database.execute("INSERT OR REPLACE INTO known VALUES (?, ?, ?)", row)
+
+    def _is_known(self, save_id: SaveId) -> bool:
+        return self._state_of(save_id) is not None
+
+    def _state_of(self, save_id: SaveId) -> tuple[str, str] | None:
+        query = "SELECT state, title FROM known WHERE save_id = ?"
+        found: tuple[str, str] | None = self._staging.database.execute(query, (save_id,)).fetchone()
+        return found
+
+
+def _copies(blob: Blob) -> int:
+    return len({holder.node_id for holder in blob.holders if not holder.dropping})
+
+
+def _began(save: Save) -> tuple[int, SaveId]:
+    return save.created_unix_ms, save.save_id
+
+
+def _pool_of(row: Row) -> PoolName:
+    """A client said so once; what can be no pool is none."""
+    try:
+        return PoolName(check_name(row.pool, "pool"))
+    except InvalidArgumentError:
+        return DEFAULT_POOL
+
+
+def _facts(row: Row) -> tuple[object, ...]:
+    return row.job, row.step, row.attempt, row.world_size, row.kind, row.pool

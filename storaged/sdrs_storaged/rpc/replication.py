@@ -1,0 +1,182 @@
+"""A primary's copies to the other members of its group: while a blob comes in, or afterwards from its own disk.
+
+What a member lacks costs nobody else anything: the blob is durable here, the controller hears of the member, and the
+seal looks who has what before anybody is vouched for (I1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+
+from sdrs_core.checksums import BLOCK_BYTES, Buffer, digest, table_entry
+from sdrs_core.cluster import Group, Node
+from sdrs_core.errors import CorruptDataError, NotFoundError, SaveFailedError, SdrsError
+from sdrs_core.ids import BlobId, NodeId
+from sdrs_proto.framing import Frame
+from sdrs_proto.v1 import storage_pb2 as pb
+from sdrs_storaged.metrics import NodeMetrics
+from sdrs_storaged.node.groups import Groups
+from sdrs_storaged.node.reports import MemberReports
+from sdrs_storaged.node.transfers import WriteIntent
+from sdrs_storaged.rpc.peers import CopyChannel, Peers
+from sdrs_storaged.rpc.relay import Relay
+from sdrs_storaged.store.engine import FragmentStore
+from sdrs_storaged.store.reader import FragmentReader
+
+
+class Relays:
+    """The copies of one blob that is being received; none, for a blob that was itself relayed or has one holder."""
+
+    def __init__(self, relays: Sequence[Relay]) -> None:
+        self._relays = relays
+
+    def put(self, checksum: bytes, block: Buffer) -> None:
+        """A block that was compared with its checksum: what a member then finds wrong with it is not the sender's."""
+        for relay in self._relays:
+            relay.put(checksum, block)
+
+    def end(self, summary: pb.BlobSummary) -> None:
+        """No more blocks. When this returns, the memory of all of them may be used again."""
+        for relay in self._relays:
+            relay.end(summary)
+        for relay in self._relays:
+            relay.await_unused()
+
+    def settle(self) -> None:
+        """Until every member has the blob durable, or was given up."""
+        for relay in self._relays:
+            relay.settle()
+
+    def close(self) -> None:
+        """As ``end``, for a blob that will not come."""
+        for relay in self._relays:
+            relay.give_up()
+        for relay in self._relays:
+            relay.await_unused()
+
+    def give_up_unless(self, is_member: Callable[[NodeId], bool]) -> None:
+        for relay in self._relays:
+            if not is_member(relay.member.id):
+                relay.give_up()
+
+
+class Replication:
+    def __init__(
+        self, store: FragmentStore, groups: Groups, peers: Peers, reports: MemberReports, metrics: NodeMetrics
+    ) -> None:
+        self._store = store
+        self._groups = groups
+        self._peers = peers
+        self._reports = reports
+        self._metrics = metrics
+
+    @contextmanager
+    def relaying(self, intent: WriteIntent) -> Iterator[Relays]:
+        """Copies of what is received under ``intent``; blocks, and is left before the writer's buffers are."""
+        members = self._members(intent)
+        relays = Relays([self._relay(group, node, intent) for group, node in members])
+        if not members:
+            yield relays
+            return
+        try:
+            with self._groups.watching(
+                lambda: relays.give_up_unless(lambda node_id: self._groups.is_member(intent.group_id, node_id))
+            ):
+                yield relays
+        finally:
+            relays.close()
+
+    def has_members(self, intent: WriteIntent) -> bool:
+        return bool(self._members(intent))
+
+    def _members(self, intent: WriteIntent) -> list[tuple[Group, Node]]:
+        """To whom a blob is to be relayed, as far as they can be reached at all."""
+        if intent.relayed:
+            return []
+        group = self._groups.check(intent.group_id, intent.epoch, as_primary=True)
+        reachable = []
+        for member_id in group.members:
+            if member_id == group.primary or self._reports.is_spared(group, member_id):
+                continue
+            try:
+                reachable.append((group, self._groups.node(member_id)))
+            except SdrsError as error:
+                self._failed(group, member_id, error)
+        return reachable
+
+    def _relay(self, group: Group, node: Node, intent: WriteIntent) -> Relay:
+        def failed(error: SdrsError) -> None:
+            self._failed(group, node.id, error)
+
+        return Relay(node, lambda: self._peers.open_copy(node, intent), failed, self._metrics.relayed_bytes.inc)
+
+    def _failed(self, group: Group, member_id: NodeId, error: SdrsError) -> None:
+        self._metrics.relays_failed.inc()
+        self._reports.note(group, member_id, error)
+
+    async def relay_small(self, intent: WriteIntent, frames: Sequence[Frame]) -> None:
+        """Copies of a blob that came in a few frames. A member that fails costs only its copy."""
+        await asyncio.gather(*(self._send_small(*member, intent, frames) for member in self._members(intent)))
+
+    async def _send_small(self, group: Group, node: Node, intent: WriteIntent, frames: Sequence[Frame]) -> None:
+        try:
+            await self._groups.run_while(
+                self._peers.write_small(node, intent, frames),
+                lambda: self._groups.is_member(group.id, node.id),
+                group.id,
+            )
+            self._metrics.relayed_bytes.inc(intent.size_bytes)
+        except SdrsError as error:
+            self._failed(group, node.id, error)
+
+    def push(self, group: Group, node: Node, blob_id: BlobId) -> None:
+        """Give a member what it lacks, from this node's own disk; blocks. Raises why the member did not take it."""
+        try:
+            reader = self._store.open(blob_id, 0)
+        except (NotFoundError, CorruptDataError) as error:
+            raise self._own_failure(blob_id, error.message) from error
+        with reader:
+            intent = WriteIntent(reader.meta, reader.size_bytes, group.id, group.epoch, relayed=True)
+            copy = self._peers.open_copy(node, intent)
+            if copy is None:
+                return
+            with copy, self._groups.watching(lambda: self._shut_if_moved(copy, group)):
+                try:
+                    for checksum, block in _blocks(reader):
+                        copy.send_block(checksum, block)
+                        self._metrics.relayed_bytes.inc(len(block))
+                except _OwnDamageError as error:
+                    raise self._own_failure(blob_id, str(error)) from error
+                copy.finish(pb.BlobSummary(size_bytes=reader.size_bytes, hash=reader.blob_hash))
+
+    def _shut_if_moved(self, copy: CopyChannel, group: Group) -> None:
+        if self._groups.epoch(group.id) != group.epoch:
+            copy.shut()
+
+    def _own_failure(self, blob_id: BlobId, why: str) -> SaveFailedError:
+        """What is wrong with this node's own copy is not the member's fault."""
+        self._store.verify(blob_id, 0)  # quarantined, if it is as bad as it looks
+        return SaveFailedError(f"blob {blob_id} is not sound on its primary ({why}): send it again")
+
+
+class _OwnDamageError(Exception):
+    """A fragment of this node does not match its own table."""
+
+
+def _blocks(reader: FragmentReader) -> Iterator[tuple[bytes, memoryview]]:
+    """Each block with its digest, compared with the table (I5); valid until the next one."""
+    index = 0
+    try:
+        with closing(reader.pieces(0, reader.size_bytes)) as pieces:
+            for piece in pieces:
+                for start in range(0, len(piece), BLOCK_BYTES):
+                    block = piece[start : start + BLOCK_BYTES]
+                    checksum = table_entry(reader.table, index)
+                    if digest(block) != checksum:
+                        raise _OwnDamageError(f"block {index} of {reader.path}")
+                    yield checksum, block
+                    index += 1
+    except CorruptDataError as error:
+        raise _OwnDamageError(error.message) from error

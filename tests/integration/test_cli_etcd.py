@@ -1,0 +1,70 @@
+"""``sdrs up --etcd``: a cluster is moved to three etcds and two controllers, and outlives one of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sdrs.cli.local_processes import find_etcd
+from tests.support.machine import Machine, own_machine
+from tests.support.program import Program
+
+pytestmark = pytest.mark.skipif(find_etcd() is None, reason="there is no etcd here")
+
+ETCDS = ["etcd-1", "etcd-2", "etcd-3"]
+CONTROLLERS = ["controller-1", "controller-2"]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with own_machine(tmp_path) as machine:
+        yield machine
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "weights").write_bytes(os.urandom(100_000))
+    return folder
+
+
+def test_a_cluster_moves_to_etcd_with_its_checkpoints_and_outlives_a_controller_and_an_etcd(
+    machine: Machine, folder: Path, tmp_path: Path
+) -> None:
+    before = machine.json("up", "--nodes", "1", "--port", "0")
+    program = Program(before["url"])
+    program.run("ckpt", "push", "job", "1", str(folder))
+    assert "sdrs meta export FILE" in machine.run("up", "--etcd", expect=4)
+    file = tmp_path / "catalog"
+    assert program.json("meta", "export", str(file), "--yes")["sealed"]
+    assert program.result("ckpt", "push", "job", "2", str(folder)).exit_code != 0, "a sealed cluster takes no saves"
+    assert "sdrs up --etcd --import FILE" in machine.json("up", expect=3)["halted"]
+    machine.run("down")
+
+    moved = machine.json("up", "--etcd", "--import", str(file))
+    assert moved["started"] == [*ETCDS, *CONTROLLERS, "node-1"]
+    assert (moved["store"], moved["nodes"], moved["pool"]) == ("etcd", 1, "default")
+    assert moved["url"].startswith(before["url"] + ",")
+    program = Program(moved["url"])
+    program.run("ckpt", "pull", "job", str(tmp_path / "back"))
+    assert (tmp_path / "back" / "weights").read_bytes() == (folder / "weights").read_bytes()
+
+    active = program.json("status")["controller_pid"]
+    killed = next(name for name, pid in machine.pids().items() if pid == active)
+    machine.kill(killed)
+    program.run("ckpt", "push", "job", "2", str(folder))
+    assert program.json("status")["controller_pid"] != active
+    machine.kill("etcd-1")
+    program.run("ckpt", "push", "job", "3", str(folder))
+    assert [save["step"] for save in program.json("ckpt", "list", "job")] == [3, 2, 1]
+
+    assert machine.json("up")["started"] == ["etcd-1", killed]
+    down = machine.json("down", "--purge", "--yes")
+    assert set(down["stopped"]) == {*ETCDS, *CONTROLLERS, "node-1"}
+    assert down["killed"] == []
+    assert machine.pids() == {}
+    assert not machine.dir.exists()

@@ -1,0 +1,77 @@
+"""A TCP proxy inside a test's event loop, to cut, mute and heal the connection between two real processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+_CHUNK_BYTES = 65536
+
+
+class Proxy:
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.address = ""
+        # While set, what the target answers is thrown away.
+        self.is_mute = False
+
+    async def start(self) -> None:
+        port = int(self.address.rpartition(":")[2]) if self.address else 0
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def cut(self) -> None:
+        """End all connections, and refuse new ones until ``start``."""
+        assert self._server
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        if self._connections:
+            await asyncio.wait(list(self._connections))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._connections.add(task)
+        try:
+            upstream_reader, upstream = await asyncio.open_connection(*self._target)
+            self._writers |= {writer, upstream}
+            try:
+                await asyncio.gather(
+                    self._pump(reader, upstream, answers=False), self._pump(upstream_reader, writer, answers=True)
+                )
+            finally:
+                self._writers -= {writer, upstream}
+                upstream.transport.abort()
+        except OSError:
+            pass
+        finally:
+            writer.transport.abort()
+            self._connections.discard(task)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
+        try:
+            while data := await reader.read(_CHUNK_BYTES):
+                if not (answers and self.is_mute):
+                    writer.write(data)
+                    await writer.drain()
+        except OSError:
+            pass
+        finally:
+            # Whoever ends first ends both ways.
+            writer.transport.abort()
+
+
+@asynccontextmanager
+async def proxy_to(target: str) -> AsyncIterator[Proxy]:
+    proxy = Proxy(target)
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.cut()

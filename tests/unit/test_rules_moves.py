@@ -1,0 +1,145 @@
+"""What operators do by hand, and what is refused to them, on the real controller over a store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sdrs_core.errors import NotFoundError, RefusedError
+from sdrs_core.ids import GroupId
+from tests.support.control import Harness
+from tests.unit.test_rules_failover import FAST, OF_A, A, B, C, D, begin_at_a, events_of, on_four_nodes
+
+GROUP = GroupId(OF_A)
+
+
+def test_a_switchover_moves_the_primary_and_it_stays_there() -> None:
+    async def test(harness: Harness) -> None:
+        before = harness.group(OF_A)
+        moved = await harness.controller.moves.switchover(GROUP, "", 0)
+        assert moved.primary == before.members[1]
+        assert moved.epoch == before.epoch + 1
+        await harness.wait(20)
+        assert harness.group(OF_A).primary == moved.primary
+        assert "switchover" in await events_of(harness)
+
+    on_four_nodes(test)
+
+
+def test_a_switchover_can_name_a_node_that_is_not_a_member_yet() -> None:
+    async def test(harness: Harness) -> None:
+        before = harness.group(OF_A)
+        stranger = next(node for node in harness.node_ids if node not in before.members)
+        moved = await harness.controller.moves.switchover(GROUP, stranger, 0)
+        assert moved.primary == stranger
+        assert len(moved.members) == 2
+
+    on_four_nodes(test)
+
+
+def test_a_switchover_waits_for_saves_under_way_and_keeps_new_ones_away() -> None:
+    async def test(harness: Harness) -> None:
+        begun = await begin_at_a(harness)
+        moving = asyncio.ensure_future(harness.controller.moves.switchover(GROUP, "", 60))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not moving.done()
+        other = await harness.begin(20, pool=FAST)
+        assert other.group
+        assert other.group.id != OF_A
+        await harness.seal(begun)
+        assert (await moving).primary != A
+        assert await harness.steps() == [10]
+
+    on_four_nodes(test)
+
+
+def test_a_switchover_to_a_node_that_is_down_or_cordoned_is_refused() -> None:
+    async def test(harness: Harness) -> None:
+        await harness.kill(D)
+        with pytest.raises(RefusedError, match="down"):
+            await harness.controller.moves.switchover(GROUP, D, 0)
+        await harness.controller.moves.set_cordon(C, cordoned=True)
+        with pytest.raises(RefusedError, match="cordoned"):
+            await harness.controller.moves.switchover(GROUP, C, 0)
+        with pytest.raises(NotFoundError):
+            await harness.controller.moves.switchover(GROUP, "node-x", 0)
+
+    on_four_nodes(test)
+
+
+def test_an_l1_group_is_not_switched_over() -> None:
+    async def test(harness: Harness) -> None:
+        with pytest.raises(RefusedError, match="L1"):
+            await harness.controller.moves.switchover(GroupId("default:node-a"), B, 0)
+
+    on_four_nodes(test)
+
+
+def test_while_paused_nothing_fails_over_but_an_operator_still_can() -> None:
+    async def test(harness: Harness) -> None:
+        await harness.controller.moves.set_automatic("maintenance")
+        before = harness.group(OF_A)
+        await harness.kill(A)
+        await harness.wait(5)
+        assert harness.group(OF_A) == before
+        group, lost = await harness.controller.moves.failover(GROUP, "", accept_data_loss=False)
+        assert group.primary == before.members[1]
+        assert lost == []
+        await harness.start()
+        assert harness.controller.members.paused_because() == "maintenance"
+        await harness.controller.moves.set_automatic("")
+        await harness.wait(5)
+        assert A not in harness.group(OF_A).members
+
+    on_four_nodes(test)
+
+
+def test_a_cordoned_node_is_replaced_and_a_cordon_that_leaves_too_few_is_refused() -> None:
+    async def test(harness: Harness) -> None:
+        await harness.controller.moves.set_cordon(A, cordoned=True)
+        await harness.wait(1)
+        assert all(A not in group.members for group in harness.controller.members.groups(pool=FAST))
+        begun = await harness.begin(10)
+        assert begun.group
+        assert begun.group.primary != A
+        await harness.controller.moves.set_cordon(B, cordoned=True)
+        with pytest.raises(RefusedError, match="needs 2 nodes"):
+            await harness.controller.moves.set_cordon(C, cordoned=True)
+        await harness.controller.moves.set_cordon(A, cordoned=False)
+        await harness.wait(10)
+        assert harness.group(OF_A).primary == A
+
+    on_four_nodes(test)
+
+
+def test_the_cordon_of_a_node_survives_its_return_and_a_new_controller() -> None:
+    async def test(harness: Harness) -> None:
+        await harness.controller.moves.set_cordon(A, cordoned=True)
+        await harness.start()
+        assert harness.controller.members.node(A).cordoned
+
+    on_four_nodes(test)
+
+
+def test_a_pool_with_more_mirrors_than_failure_domains_is_refused() -> None:
+    async def test(harness: Harness) -> None:
+        with pytest.raises(RefusedError, match="needs 5 failure domains"):
+            await harness.create_pool("wide", mirrors=5)
+
+    on_four_nodes(test)
+
+
+def test_history_is_newest_first_and_can_be_asked_for_one_group() -> None:
+    async def test(harness: Harness) -> None:
+        await harness.kill(A)
+        await harness.controller.moves.switchover(GroupId("fast:node-b"), C, 0)
+        kinds = await events_of(harness)
+        assert kinds[0] == "switchover"
+        page, token = await harness.controller.events.page(group_id="fast:node-b", node_id="", after="", limit=1)
+        assert [event.kind for event in page] == ["switchover"]
+        rest, _ = await harness.controller.events.page(group_id="fast:node-b", node_id="", after=token, limit=100)
+        assert all(event.group_id == "fast:node-b" for event in rest)
+
+    on_four_nodes(test)
