@@ -100,6 +100,8 @@ class Collector:
                 self._commits.renew_all()
             try:
                 await self.collect()
+            except StaleTermError:
+                raise
             except SdrsError as error:
                 # The next round tries again; nothing was decided on the way.
                 log.warning("collection_interrupted", why=error.message)

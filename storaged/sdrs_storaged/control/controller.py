@@ -7,13 +7,14 @@ from typing import Protocol
 from sdrs_core.attempts import Job
 from sdrs_core.checkpoints import Save
 from sdrs_core.cluster import DiskState, NodeState
+from sdrs_core.failover import Liveness
 from sdrs_storaged.config import ControllerConfig
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.cluster_map import ClusterMap
 from sdrs_storaged.control.commits import Commits
-from sdrs_storaged.control.detector import Detector, Probe
+from sdrs_storaged.control.detector import Change, Detector, Probe
 from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.export import check_sealed
 from sdrs_storaged.control.failover import Failover
@@ -93,7 +94,7 @@ class Controller:
             suspect_after_seconds=config.suspect_after_seconds,
             settle_seconds=config.settle_seconds,
             on_lag=self.commits.renew_all,
-            on_change=self.repairer.poke,
+            on_change=self._nodes_changed,
         )
         self.moves = Moves(
             records,
@@ -128,6 +129,12 @@ class Controller:
     async def run(self) -> None:
         """All that goes on by itself, until it is cancelled or the term is over."""
         await run_until_one_fails(self.failover.run(), self.repairer.run(), self.collector.run())
+
+    def _nodes_changed(self, changes: list[Change]) -> None:
+        for change in changes:
+            if change.before is Liveness.DOWN and change.after is Liveness.UP:
+                self.repairer.node_returned(change.node_id)
+        self.repairer.poke()
 
     async def jobs(self, *, after: str, limit: int) -> tuple[list[Job], bool]:
         found, more = await self.records.page(keys.JOBS, Job, after=after, limit=limit)

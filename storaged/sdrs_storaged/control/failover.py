@@ -38,7 +38,7 @@ class Failover:
         suspect_after_seconds: float,
         settle_seconds: float,
         on_lag: Callable[[], None],
-        on_change: Callable[[], None],
+        on_change: Callable[[list[Change]], None],
     ) -> None:
         self._records = records
         self._members = members
@@ -82,7 +82,7 @@ class Failover:
         changes = self._detector.judge([node.id for node in self._members.nodes()])
         if changes:
             self._map.raise_number()
-            self._on_change()
+            self._on_change(changes)
         reforms = decide_failover(self._members.view(), settle_seconds=self._settle_seconds)
         if reforms:
             done = await self._groups.reform(reforms, self._detector.trouble_seconds)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sdrs_core.checkpoints import Save, Shard
-from sdrs_core.errors import CorruptDataError, SdrsError
+from sdrs_core.errors import CorruptDataError, SdrsError, StaleTermError
 from sdrs_core.ids import BlobId, NodeId, SaveId
 from sdrs_core.repair import Copy
 from sdrs_storaged.control.clock import Clock
@@ -111,6 +111,8 @@ class Repairer:
         while True:
             try:
                 await self.pass_once()
+            except StaleTermError:
+                raise
             except SdrsError as error:
                 # The next pass begins anew from the records.
                 log.warning("repair_interrupted", why=error.message)
