@@ -31,9 +31,10 @@ from sdrs_storaged.control.loops import run_until_one_fails
 from sdrs_storaged.control.meta.etcd import EtcdMetaStore
 from sdrs_storaged.control.meta.sqlite import SqliteMetaStore
 from sdrs_storaged.control.meta.store import MetaStore, Term
+from sdrs_storaged.controller_metrics import ControllerMetrics
 from sdrs_storaged.data_dir import DataDir
 from sdrs_storaged.logs import configure_logs, get_log
-from sdrs_storaged.metrics import ControllerMetrics, DiskMetrics, GroupMetrics, NodeMetrics, new_registry, serve_metrics
+from sdrs_storaged.metrics import DiskMetrics, GroupMetrics, NodeMetrics, new_registry, serve_metrics
 from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.node.identity import Identity
 from sdrs_storaged.node.receipts import ReceiptQueue
