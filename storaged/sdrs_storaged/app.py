@@ -240,10 +240,11 @@ class Daemon:
         address = await self._serve(cleanup, config.listen, [handler(STORAGE, service, serve, snapshots)])
         data_server = DataChannelServer(blobs, replication, tickets)
         cleanup.callback(data_server.close)
+        data_address = data_server.listen_tcp(*split_address(config.data_listen))
         endpoints = Endpoints(
-            grpc=address,
-            data=data_server.listen_tcp(*split_address(config.data_listen)),
-            unix=data_server.listen_unix(_unix_path(self._config.data_dir)),
+            grpc=config.advertise or _advertised(address),
+            data=config.data_advertise or _advertised(data_address),
+            unix=data_server.listen_unix(_unix_path(self._config.data_dir)) if config.unix_socket else "",
             metrics=self._metrics_endpoint,
             host=socket.gethostname(),
         )
@@ -260,7 +261,7 @@ class Daemon:
             await asyncio.gather(*(asyncio.to_thread(slots.drain, _DRAIN_SECONDS) for slots in kinds))
 
         cleanup.push_async_callback(drain)
-        self._facts |= {"id": identity.node_id, "grpc": address, "data": endpoints.data, "unix": endpoints.unix}
+        self._facts |= {"id": identity.node_id, "grpc": address, "data": data_address, "unix": endpoints.unix}
         log.info("node_ready", node=identity.node_id, address=address)
 
     def _workers(self, cleanup: AsyncExitStack, name: str, count: int) -> Workers:
