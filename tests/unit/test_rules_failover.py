@@ -361,3 +361,16 @@ def test_a_newer_attempt_takes_over_across_a_failover() -> None:
         assert await harness.steps() == []
 
     on_four_nodes(test)
+
+
+def test_a_member_that_was_reported_because_it_had_died_is_welcome_when_it_is_back() -> None:
+    async def test(harness: Harness) -> None:
+        group = harness.group(OF_A)
+        member = group.members[1]
+        harness.controller.failover.report(A, group.id, group.epoch, member, slow=False, why="it does not answer")
+        await harness.kill(member)
+        await harness.revive(member)
+        await harness.wait(harness.controller.config.settle_seconds + 1)
+        assert set(harness.group(OF_A).members) == set(group.home)
+
+    on_four_nodes(test)

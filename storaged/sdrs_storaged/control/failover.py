@@ -82,6 +82,9 @@ class Failover:
         if changes:
             self._map.raise_number()
             self._on_change(changes)
+        for change in changes:
+            if change.after is Liveness.DOWN:
+                self._groups.forgive(change.node_id)
         reforms = decide_failover(self._members.view(), settle_seconds=self._settle_seconds)
         if reforms:
             await self._groups.reform(reforms, self._detector.trouble_seconds)
