@@ -71,7 +71,7 @@ class Reform:
 
 def first_epoch(incarnation: int) -> int:
     """Where epochs begin in a rebuilt or imported cluster: above all that its nodes may remember (P18)."""
-    return (incarnation - 1) * 1_000_000_000 + 1
+    return (incarnation - 1) * 1_000_000_000_000 + 1
 
 
 def decide_failover(view: View, *, settle_seconds: float) -> list[Reform]:

@@ -31,9 +31,10 @@ from sdrs_storaged.control.loops import run_until_one_fails
 from sdrs_storaged.control.meta.etcd import EtcdMetaStore
 from sdrs_storaged.control.meta.sqlite import SqliteMetaStore
 from sdrs_storaged.control.meta.store import MetaStore, Term
+from sdrs_storaged.controller_metrics import ControllerMetrics
 from sdrs_storaged.data_dir import DataDir
 from sdrs_storaged.logs import configure_logs, get_log
-from sdrs_storaged.metrics import ControllerMetrics, DiskMetrics, GroupMetrics, NodeMetrics, new_registry, serve_metrics
+from sdrs_storaged.metrics import DiskMetrics, GroupMetrics, NodeMetrics, new_registry, serve_metrics
 from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.node.identity import Identity
 from sdrs_storaged.node.receipts import ReceiptQueue
@@ -239,10 +240,11 @@ class Daemon:
         address = await self._serve(cleanup, config.listen, [handler(STORAGE, service, serve, snapshots)])
         data_server = DataChannelServer(blobs, replication, tickets)
         cleanup.callback(data_server.close)
+        data_address = data_server.listen_tcp(*split_address(config.data_listen))
         endpoints = Endpoints(
-            grpc=address,
-            data=data_server.listen_tcp(*split_address(config.data_listen)),
-            unix=data_server.listen_unix(_unix_path(self._config.data_dir)),
+            grpc=config.advertise or _advertised(address),
+            data=config.data_advertise or _advertised(data_address),
+            unix=data_server.listen_unix(_unix_path(self._config.data_dir)) if config.unix_socket else "",
             metrics=self._metrics_endpoint,
             host=socket.gethostname(),
         )
@@ -259,12 +261,13 @@ class Daemon:
             await asyncio.gather(*(asyncio.to_thread(slots.drain, _DRAIN_SECONDS) for slots in kinds))
 
         cleanup.push_async_callback(drain)
-        self._facts |= {"id": identity.node_id, "grpc": address, "data": endpoints.data, "unix": endpoints.unix}
+        self._facts |= {"id": identity.node_id, "grpc": address, "data": data_address, "unix": endpoints.unix}
         log.info("node_ready", node=identity.node_id, address=address)
 
     def _workers(self, cleanup: AsyncExitStack, name: str, count: int) -> Workers:
         workers = Workers(name, count)
-        cleanup.callback(workers.shutdown)
+        # Off the loop: those who are still at work may wait for a call that is made on it.
+        cleanup.push_async_callback(asyncio.to_thread, workers.shutdown)
         return workers
 
     def _open_disks(self, identity: Identity) -> list[Disk]:

@@ -109,6 +109,10 @@ class NodeConfig(_Section):
     id: str = ""
     listen: str = "127.0.0.1:0"
     data_listen: str = "127.0.0.1:0"
+    # Where others reach these two, if not there; and whether callers on the same host may go past both.
+    advertise: str = ""
+    data_advertise: str = ""
+    unix_socket: bool = True
     controllers: tuple[str, ...] = ("127.0.0.1:7070",)
     domain: str = ""
     disks: tuple[Path, ...] = ()
@@ -149,8 +153,9 @@ class Config(_Section):
             raise ValueError('roles is empty: name "controller", "node" or both')
         for text in self._listening():
             split_address(text)
-        for text in self.node.controllers:
-            split_address(text)
+        for text in (*self.node.controllers, self.node.advertise, self.node.data_advertise):
+            if text:
+                split_address(text)
         return self
 
     def _listening(self) -> list[str]:

@@ -1,8 +1,8 @@
 """Named places where a test can make the process die or an operation fail.
 
 ``SDRS_FAULT_POINTS="fragment.renamed=kill,fragment.fsync=EIO"`` in the environment of a daemon arms them; an entry
-``name=kill@3`` fires on the third visit only, ``name=ENOSPC@2+`` from the second on. Without the variable a point
-costs one look into an empty dict. If the variable is a path (starts with ``/``), the file is read at each visit
+``name=kill@3`` fires on the third visit only, ``name=ENOSPC@2+`` from the second on; ``name=stop`` freezes the process
+right there. Without the variable a point costs one look into an empty dict. If the variable is a path (starts with ``/``), the file is read at each visit
 instead, so that a test can arm and disarm a running daemon.
 """
 
@@ -15,6 +15,7 @@ from collections import Counter
 
 _setting = os.environ.get("SDRS_FAULT_POINTS", "")
 _visits: Counter[str] = Counter()
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 def _parse(text: str) -> dict[str, str]:
@@ -44,6 +45,7 @@ def reach(name: str) -> None:
     _visits[name] += 1
     if when and not (_visits[name] == int(when.rstrip("+")) or (when.endswith("+") and _visits[name] > int(when[:-1]))):
         return
-    if what == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if what in _SIGNALS:
+        os.kill(os.getpid(), _SIGNALS[what])
+        return
     raise OSError(getattr(errno, what), f"{os.strerror(getattr(errno, what))} (fault point {name})")

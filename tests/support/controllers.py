@@ -68,9 +68,10 @@ class ReplicatedControl:
         assert found is not None
         return found
 
-    def standing_by(self) -> Controller:
+    def roles(self) -> tuple[Controller, Controller]:
+        """The active one of two, and the other."""
         active = self.active()
-        return next(controller for controller in self.controllers if controller is not active)
+        return active, next(controller for controller in self.controllers if controller is not active)
 
     def _runs(self, controller: Controller) -> bool:
         process = controller.daemon.process

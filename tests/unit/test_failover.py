@@ -319,4 +319,4 @@ def test_a_group_of_an_unknown_pool_refuses_and_stays() -> None:
 
 def test_epochs_of_a_later_incarnation_begin_above_all_earlier_ones() -> None:
     assert first_epoch(1) == 1
-    assert first_epoch(2) == 1_000_000_001
+    assert first_epoch(2) == 1_000_000_000_001

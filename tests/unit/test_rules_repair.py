@@ -323,10 +323,9 @@ def test_what_happened_is_told() -> None:
             ("level_raised", f"all copies there: {JOB} step 10"),
         ]
         told.clear()
-        holders = await on_record(harness, await save_of(harness, 10))
-        await go_down(harness, *holders)
+        await harness.kill(A, B, C, D)
         await repair(harness, times=2)
-        await come_back(harness, A)
+        await harness.revive(A)
         await repair(harness, times=2)
         assert [kind for kind, _ in told][:2] == ["checkpoints_unavailable", "checkpoints_available"]
         assert all(f"{JOB} step 10" in text for _, text in told[:2])
@@ -541,24 +540,6 @@ def test_a_blip_between_two_looks_is_told_and_the_node_asked_again() -> None:
         harness.controller.repairer.node_returned(B)
         await repair(harness)
         assert harness.nodes.having((await blob_of(harness, save)).id) == {A, B}
-
-    asyncio.run(run())
-
-
-def test_a_node_that_went_and_came_between_two_looks_is_asked_again() -> None:
-    async def run() -> None:
-        harness = await started_with_mirrors()
-        save = await mirrored(harness, 10, [A, B])
-        await repair(harness)
-        blob_id = (await blob_of(harness, save)).id
-        harness.silent.add(B)
-        await harness.pass_time(10)
-        await harness.controller.failover.pass_once()
-        harness.nodes.take(B, blob_id)
-        await come_back(harness, B)
-        await harness.controller.failover.pass_once()
-        await repair(harness)
-        assert harness.nodes.having(blob_id) == {A, B}
 
     asyncio.run(run())
 

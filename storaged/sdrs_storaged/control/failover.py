@@ -52,7 +52,6 @@ class Failover:
         self._on_lag = on_lag
         self._on_change = on_change
         self._woken = asyncio.Event()
-        self.failovers_total = 0
 
     def wake(self) -> None:
         self._woken.set()
@@ -85,8 +84,7 @@ class Failover:
             self._on_change(changes)
         reforms = decide_failover(self._members.view(), settle_seconds=self._settle_seconds)
         if reforms:
-            done = await self._groups.reform(reforms, self._detector.trouble_seconds)
-            self.failovers_total += sum(change.before.primary != change.primary for change in reforms[: len(done)])
+            await self._groups.reform(reforms, self._detector.trouble_seconds)
         for change in changes:
             await self._tell(change)
 

@@ -55,8 +55,10 @@ class Groups:
         self._shunned: dict[tuple[GroupId, NodeId], float] = {}
         # What an operator is moving now.
         self.moving: set[GroupId] = set()
-        self.reformed_total = 0
-        self.last_outcomes: list[Outcome] = []
+        # Since this controller leads: changes of members, and of primaries with how long the trouble lasted.
+        self.reforms_total = 0
+        self.promotions_total = 0
+        self.promotion_seconds_total = 0.0
 
     # What is known beside the records
 
@@ -150,10 +152,12 @@ class Groups:
         reach("failover.decided")
         await self._store(pool, [outcome.group for outcome in outcomes], history)
         reach("failover.stored")
-        self.reformed_total += len(outcomes)
-        self.last_outcomes = outcomes
+        self.reforms_total += len(outcomes)
         for outcome, change in zip(outcomes, changes, strict=True):
             group = outcome.group
+            if group.primary != change.before.primary:
+                self.promotions_total += 1
+                self.promotion_seconds_total += outcome.duration_seconds
             log.info(
                 outcome.cause,
                 group=group.id,

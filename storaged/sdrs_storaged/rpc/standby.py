@@ -48,8 +48,8 @@ class Switchboard:
 
     def _standing_by(self) -> UnavailableError:
         if address := self._active_address():
-            return UnavailableError(f"this controller stands by: the active one is {address}", active=address)
-        return UnavailableError("this controller stands by, and none is active yet: try again in a moment")
+            return UnavailableError(f"this controller stands by: the active one is {address}", standby=address)
+        return UnavailableError("this controller stands by, and none is active yet: try again in a moment", standby="")
 
     @asynccontextmanager
     async def within_term(self) -> AsyncIterator[None]:
