@@ -386,6 +386,20 @@ def test_a_deposed_controller_records_nothing() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("loop", ["repairer", "collector"])
+def test_a_loop_of_a_deposed_controller_ends(loop: str) -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        old = harness.controller
+        old.collector._interval_seconds = 0.01
+        await harness.start()
+        with pytest.raises(StaleTermError):
+            async with asyncio.timeout(20):
+                await getattr(old, loop).run()
+
+    asyncio.run(run())
+
+
 # Levels
 
 
