@@ -57,7 +57,7 @@ class ControlService(OperationsService, MetaService):
             paused_because=self._members.paused_because(),
             degraded_group_count=sum(bool(group.problem) for group in self._problems()),
             degraded_blob_count=controller.repairer.totals.degraded_blobs,
-            unavailable_count=len(controller.repairer.unavailable),
+            unavailable_count=controller.repairer.totals.unavailable_count,
             repair=self._repair_progress(),
             store=controller.config.store,
         )
