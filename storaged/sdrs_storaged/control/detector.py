@@ -70,6 +70,9 @@ class Detector:
         self._changes: list[Change] = []
         self._probes: set[asyncio.Task[None]] = set()
 
+    def now_seconds(self) -> float:
+        return self._clock.monotonic_seconds()
+
     # What comes in
 
     def beat(

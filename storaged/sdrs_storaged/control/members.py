@@ -23,6 +23,8 @@ from sdrs_storaged.logs import get_log
 
 log = get_log("members")
 
+_MOMENT_SECONDS = 0.05
+
 
 class Members:
     def __init__(
@@ -40,6 +42,7 @@ class Members:
         self._groups = groups
         self._detector = detector
         self._map = cluster_map
+        self._taking_saves: tuple[object, dict[PoolName, tuple[list[Group], dict[NodeId, Node]]]] = (None, {})
         # Pools that are being deleted: no save begins in them.
         self.leaving: set[PoolName] = set()
 
@@ -72,10 +75,12 @@ class Members:
                 f'node id "{node.id}" belongs to another node of this cluster: give this one an id of its own, '
                 "or start it on the data_dir that it had before"
             )
+        is_news = known is None or known.value.node.domain != node.domain or not self._groups.has_group_of(node.id)
         cordoned = known.value.node.cordoned if known else False
         joined = replace(node, state=NodeState.DOWN, disks=(), cordoned=cordoned, flapping=False)
         await self._store_node(NodeRecord(joined, secret))
-        await self._groups.plan()
+        if is_news:
+            await self._groups.plan()
         log.info("node_registered", node=node.id, address=node.endpoints.grpc, pid=node.pid)
 
     async def _store_node(self, record: NodeRecord) -> None:
@@ -209,11 +214,21 @@ class Members:
             moving=frozenset(self._groups.moving),
         )
 
-    def groups_taking_saves(self, pool: PoolName) -> list[Group]:
-        """Of a pool's groups, each with the reason why it takes none now, if there is one."""
-        view = self.view()
-        groups = self.groups(pool=pool)
-        return [replace(g, problem=self._groups.move_in_progress(g.id) or refusal_of(g, view)) for g in groups]
+    def groups_taking_saves(self, pool: PoolName) -> tuple[list[Group], dict[NodeId, Node]]:
+        """A pool's groups, each with the reason why it takes none now, if there is one; and all nodes."""
+        # Every save asks, and a thousand ranks at once: what was true a moment ago is good enough to choose by.
+        moment = (self._map.number, int(self._detector.now_seconds() / _MOMENT_SECONDS), frozenset(self._groups.moving))
+        if self._taking_saves[0] != moment:
+            self._taking_saves = (moment, {})
+        known = self._taking_saves[1]
+        if pool not in known:
+            view = self.view()
+            groups = [
+                replace(g, problem=self._groups.move_in_progress(g.id) or refusal_of(g, view))
+                for g in self.groups(pool=pool)
+            ]
+            known[pool] = groups, {node.id: node for node in self.nodes()}
+        return known[pool]
 
     def with_problems(self, groups: list[Group]) -> list[Group]:
         """As operators see them: each with what is wrong with it."""

@@ -159,8 +159,7 @@ class Saves:
         return None
 
     def _choose_group(self, request: SaveRequest) -> Group:
-        groups = self._members.groups_taking_saves(request.pool)
-        nodes = {node.id: node for node in self._members.nodes()}
+        groups, nodes = self._members.groups_taking_saves(request.pool)
         group = choose_group(groups, nodes, rank=request.rank, host=request.host, avoid=request.avoid)
         if group:
             return group
