@@ -150,6 +150,9 @@ class Members:
             flapping=self._detector.is_flapping(node_id),
         )
 
+    def node_ids(self) -> list[NodeId]:
+        return sorted(self._tables.nodes)
+
     def nodes(self) -> list[Node]:
         return [self.node(node_id) for node_id in sorted(self._tables.nodes)]
 
