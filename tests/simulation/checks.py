@@ -17,7 +17,7 @@ from sdrs_core.cluster import Group, Pool
 from sdrs_core.ids import DiskId, GroupId, JobName, NodeId, SaveId
 from sdrs_proto.v1 import membership_pb2
 from sdrs_storaged.control import keys
-from sdrs_storaged.control.meta.store import Event, EventKind
+from sdrs_storaged.control.meta.store import Event, EventKind, Term
 from sdrs_storaged.control.tables import PoolRecord
 from sdrs_storaged.node.identity import _State
 from sdrs_storaged.store.fragment import StoredFragment
@@ -75,6 +75,10 @@ class Checks:
                     self.fail(f"I3: node {message.node_id} acts as primary of {receipt.group_id} at {receipt.epoch}")
 
     # The store
+
+    def written(self, sender: str, leader: Term | None) -> None:
+        if leader is None or leader.candidate.partition(":")[0] != sender:
+            self.fail(f"I2: {sender} changed records, and it did not lead ({leader})")
 
     def changed(self, revision: int, events: tuple[Event, ...]) -> None:
         """One transaction. Groups first: a receipt in the same transaction is judged by what holds after it."""
@@ -248,6 +252,11 @@ class Checks:
         for group_id, epoch in before.epochs.items():
             if after.epochs.get(group_id, 0) < epoch:
                 self.fail(f"I3: node {node_id} went down from epoch {epoch} of group {group_id}")
+
+    def answered(self, node_id: NodeId, group_id: str, epoch: int, epoch_then: int) -> None:
+        """A node did what was asked of it under ``epoch``; ``epoch_then`` it had persisted when it was asked."""
+        if epoch < epoch_then:
+            self.fail(f"I3: node {node_id} obeyed epoch {epoch} of group {group_id}, and knew of {epoch_then}")
 
     # Clients
 

@@ -36,6 +36,8 @@ class Watcher(Protocol):
 
     def dropped(self, node_id: NodeId, fragment: StoredFragment) -> None: ...
 
+    def answered(self, node_id: NodeId, group_id: str, epoch: int, epoch_then: int) -> None: ...
+
 
 @dataclass
 class Platter:

@@ -55,7 +55,16 @@ class ObservedStore(MemoryMetaStore):
 
 
 class StoreServer:
-    def __init__(self, network: Network, process: Process, random: Random, store: ObservedStore) -> None:
+    def __init__(
+        self,
+        network: Network,
+        process: Process,
+        random: Random,
+        store: ObservedStore,
+        on_write: Callable[[str, Term | None], None],
+    ) -> None:
+        """``on_write`` is told who changed something, and who led at that moment."""
+        self._on_write = on_write
         self.process = process
         self.streams: list[asyncio.Task[Any]] = []
         self.store = store
@@ -83,8 +92,12 @@ class StoreServer:
     def _now(self) -> float:
         return self._network.loop.time()
 
-    async def _txn(self, request: tuple[Sequence[Compare], Sequence[Op]]) -> TxnResult:
-        result = await self.store.txn(*request)
+    async def _txn(self, request: tuple[str, Sequence[Compare], Sequence[Op]]) -> TxnResult:
+        sender, compare, then = request
+        leader, before = await self.store.get(LEADER_KEY), await self.store.revision()
+        result = await self.store.txn(compare, then)
+        if result.revision > before and not any(isinstance(op, Put) and op.key == LEADER_KEY for op in then):
+            self._on_write(sender, Term.parse(leader.value) if leader else None)
         if self._random.random() < self.lost_answers:
             raise UnavailableError("the answer was lost")
         return result
@@ -160,7 +173,7 @@ class RemoteStore(MetaStore):
             raise UnavailableError(f"the store did not answer: {error}") from None
 
     async def txn(self, compare: Sequence[Compare], then: Sequence[Op]) -> TxnResult:
-        result: TxnResult = await self._call("txn", (compare, then))
+        result: TxnResult = await self._call("txn", (self._process.name, compare, then))
         return result
 
     async def get(self, key: str) -> Entry | None:

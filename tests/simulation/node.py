@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any, cast
 
@@ -81,10 +82,25 @@ class NodeProcess:
             raise UnavailableError(f"node {self.platter.node_id} is starting")
         behavior: Callable[[Any], Any] = getattr(self._service, method)
         if method == "write_blob":
-            return lambda frames: behavior(_arriving(frames, self._transfer_seconds()))
+            return partial(self._write, behavior)
+        if method in ("lookup_fragments", "seal_shard"):
+            return partial(self._fenced, behavior)
         if method in ("read_blob", "verify_fragment"):
             return lambda request: _gathered(behavior(request))
         return behavior
+
+    async def _write(self, behavior: Callable[[Any], Any], frames: list[Frame]) -> Any:
+        intent = pb.WriteIntent.FromString(frames[0].open)
+        return await self._fenced(lambda _: behavior(_arriving(frames, self._transfer_seconds())), intent)
+
+    async def _fenced(self, behavior: Callable[[Any], Any], request: Any) -> Any:
+        """I3: what was known to be over when it was asked for is not done. Checked from outside."""
+        identity, group_id = self.platter.identity, request.group_id
+        epoch_then = identity.epochs.get(group_id, 0) if identity and group_id else 0
+        response = await behavior(request)
+        if group_id:
+            self._watcher.answered(self.platter.node_id, group_id, request.epoch, epoch_then)
+        return response
 
     def _transfer_seconds(self) -> float:
         """Most blobs are small and quick; some take so long that the group moves on meanwhile (P8)."""
