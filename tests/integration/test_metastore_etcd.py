@@ -35,8 +35,10 @@ import asyncio, json, sys
 from sdrs_storaged.config import EtcdConfig
 from sdrs_storaged.control.meta.etcd import EtcdMetaStore
 from sdrs_storaged.control.meta.store import Put
+from sdrs_storaged.logs import configure_logs
 
 async def main():
+    configure_logs("info", "json")  # to stderr: what it prints is for the test
     store = await EtcdMetaStore.open(EtcdConfig(**json.loads(sys.argv[1])))
     term = await store.campaign("program")
     print("leads", flush=True)
@@ -307,7 +309,7 @@ def test_a_leader_that_froze_for_too_long_finds_its_term_lost_and_itself_fenced_
         program.send_signal(signal.SIGSTOP)
 
         async def test() -> None:
-            async with opened(settings) as store:
+            async with opened(settings.model_copy(update={"lease_seconds": 60})) as store:
                 term = await store.campaign("next")
                 program.send_signal(signal.SIGCONT)
                 assert program.stdout is not None

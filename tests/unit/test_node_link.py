@@ -36,7 +36,7 @@ def _identity(tmp_path: Path, teller: MapTeller) -> Identity:
 async def _linking(teller: MapTeller, identity: Identity) -> AsyncIterator[tuple[ControllerClient, Groups]]:
     channels, groups = Channels(), Groups(identity)
     client = ControllerClient(channels, [teller.address], identity, groups)
-    running = asyncio.create_task(client.run(lambda: NODE, list, asyncio.Event()))
+    running = asyncio.create_task(client.run(NODE, list, asyncio.Event()))
     try:
         yield client, groups
     finally:

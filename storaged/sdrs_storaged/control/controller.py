@@ -148,6 +148,7 @@ class Controller:
     def warnings(self) -> list[str]:
         """What an operator should know, in sentences."""
         found = [self.records.frozen_because] if self.records.frozen_because else []
+        found += self.records.store.warnings()
         for node in self.members.nodes():
             if node.state is NodeState.DOWN:
                 found.append(f"node {node.id} is down: what only it holds cannot be read until it returns")
