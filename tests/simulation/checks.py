@@ -292,6 +292,11 @@ class Checks:
             )
         ]
 
+    def holders_by_name(self, save: Save) -> set[NodeId]:
+        """All who are on record for any of the save's blobs."""
+        shards = self.shards[save.save_id].values()
+        return {holder.node_id for shard in shards for blob in shard.blobs for holder in blob.holders}
+
     def wanted_blobs(self) -> Iterator[tuple[Save, Blob]]:
         """Of all saves that count, pending ones too."""
         for save in [*self.saves.values(), *self.trash.values()]:

@@ -220,8 +220,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def end(self) -> None:
         """Nothing runs any more; what is left half done is let go of."""
         self._is_over = True
-        left = [*self._buried, *asyncio.all_tasks(self)]
-        for task in left:
+        for task in [*self._buried, *asyncio.all_tasks(self)]:
             self._forget(task)
         self._buried = []
         self._ready = deque()

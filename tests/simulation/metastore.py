@@ -32,7 +32,7 @@ from tests.simulation.loop import Process
 from tests.simulation.network import Network
 
 ADDRESS = "store"
-LEASE_SECONDS = 3.0
+_LEASE_SECONDS = 3.0
 _CALL_SECONDS = 2.0
 _EXPIRY_SECONDS = 0.3
 _KEEP_ALIVE_SECONDS = 0.8
@@ -75,6 +75,7 @@ class StoreServer:
         # Out of reach before anything is done; or the answer to what was done is lost.
         self.is_out = False
         self.lost_answers = 0.0
+        self.lease_seconds = _LEASE_SECONDS
         network.listen(ADDRESS, self)
         process.spawn(self._expire_leases())
 
@@ -87,7 +88,7 @@ class StoreServer:
         """As etcd does after it lost its leader: nobody lost a lease for what could not be renewed."""
         self.is_out = False
         for term in self._lease_ends:
-            self._lease_ends[term] = self._now() + LEASE_SECONDS
+            self._lease_ends[term] = self._now() + self.lease_seconds
 
     def _now(self) -> float:
         return self._network.loop.time()
@@ -138,12 +139,12 @@ class StoreServer:
 
     async def _grant(self, term: Term) -> None:
         """A lease for a term that is about to begin; it ends by itself if nothing comes of it."""
-        self._lease_ends[term] = self._now() + LEASE_SECONDS
+        self._lease_ends[term] = self._now() + self.lease_seconds
 
     async def _keep_alive(self, term: Term) -> bool:
         if term not in self._lease_ends:
             return False
-        self._lease_ends[term] = self._now() + LEASE_SECONDS
+        self._lease_ends[term] = self._now() + self.lease_seconds
         return True
 
     async def _resign(self, term: Term) -> None:

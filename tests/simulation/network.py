@@ -78,7 +78,8 @@ class Network:
         """Nothing passes from one to the other; cuts are counted."""
         self._cut[sender, receiver] = self._cut.get((sender, receiver), 0) + 1
 
-    def join(self, sender: str, receiver: str) -> None:
+    def join(self, sender: str, receiver: str, *, is_kept: bool | None = None) -> None:
+        """``is_kept``: whether what was held back arrives after all; by chance, unless told."""
         pair = (sender, receiver)
         left = self._cut.get(pair, 0) - 1
         if left > 0:
@@ -86,7 +87,7 @@ class Network:
             return
         self._cut.pop(pair, None)
         # Retransmitted, or the connection was given up meanwhile; a stream that lives on has no gaps.
-        is_kept = self.random.random() < 0.7
+        is_kept = self.random.random() < 0.7 if is_kept is None else is_kept
         for deliver, is_stream in self._held.pop(pair, []):
             if is_kept or is_stream:
                 self._post(pair, deliver, is_stream)

@@ -72,6 +72,8 @@ class NodeProcess:
         self._domain = domain
         self._service: StorageService | None = None
         self.groups: Groups | None = None
+        # How long the bytes of a blob take to come in.
+        self.transfer_seconds = self._by_chance
         self.store = ModelStore(platter, watcher, clock.unix_seconds, self._sync_later)
         process.on_death[self] = platter.lose_unsynced
         network.listen(platter.node_id, self)
@@ -91,7 +93,7 @@ class NodeProcess:
 
     async def _write(self, behavior: Callable[[Any], Any], frames: list[Frame]) -> Any:
         intent = pb.WriteIntent.FromString(frames[0].open)
-        return await self._fenced(lambda _: behavior(_arriving(frames, self._transfer_seconds())), intent)
+        return await self._fenced(lambda _: behavior(_arriving(frames, self.transfer_seconds())), intent)
 
     async def _fenced(self, behavior: Callable[[Any], Any], request: Any) -> Any:
         """I3: what was known to be over when it was asked for is not done. Checked from outside."""
@@ -102,7 +104,7 @@ class NodeProcess:
             self._watcher.answered(self.platter.node_id, group_id, request.epoch, epoch_then)
         return response
 
-    def _transfer_seconds(self) -> float:
+    def _by_chance(self) -> float:
         """Most blobs are small and quick; some take so long that the group moves on meanwhile (P8)."""
         kind = self._random.random()
         return self._random.random() * (0.005 if kind < 0.8 else 0.5 if kind < 0.96 else 4.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from random import Random
 
 from sdrs_core.cluster import NodeState
 from tests.simulation.faults import Faults
@@ -16,7 +17,7 @@ _POLL_SECONDS = 0.5
 
 def play(seed: int, *, keeps_trace: bool = False, plant: Callable[[World], None] = lambda world: None) -> Outcome:
     """One seed from beginning to end."""
-    shape = World(seed, node_count=1, controller_count=1).chance("shape")
+    shape = Random(f"{seed} shape")
     world = World(
         seed,
         node_count=shape.choice((3, 4, 4, 5, 6)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import sys
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -70,6 +71,22 @@ class Outcome:
     acknowledged: int
     failure: str
     trace: list[str]
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """What is freed when must not depend on what ran before; and what was left half done is let go of in silence."""
+    gc.freeze()
+    gc.disable()
+    tell = sys.unraisablehook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = lambda _: None
+        gc.collect()
+        sys.unraisablehook = tell
+        gc.enable()
+        gc.unfreeze()
 
 
 class World:
@@ -199,27 +216,21 @@ class World:
 
     def run(self, story: Coroutine[Any, Any, None]) -> Outcome:
         """Play ``story`` to its end, or to the first thing that is wrong."""
-        was_collecting = gc.isenabled()
-        gc.disable()  # what is freed when must not depend on what ran before
-        try:
-            with self.patched():
-                try:
-                    task = self.loop.create_task(story)
-                    task.add_done_callback(lambda _: self.loop.stop())
-                    self.loop.run_forever()
-                    if not self.failure and not task.cancelled() and task.exception():
-                        error = task.exception()
-                        assert error
-                        self.failure = f"at {self.loop.time():.4f} s: {error}" + (
-                            "" if isinstance(error, SimulationError) else "\n" + "".join(traceback.format_exception(error))
-                        )
-                except LivelockError as error:
-                    self.failure = self.failure or f"stuck: {error}"
-                virtual_seconds, self._is_over = self.loop.time(), True
-                self.loop.end()
-        finally:
-            if was_collecting:
-                gc.enable()
+        with _undisturbed(), self.patched():
+            try:
+                task = self.loop.create_task(story)
+                task.add_done_callback(lambda _: self.loop.stop())
+                self.loop.run_forever()
+                error = task.exception() if task.done() and not task.cancelled() else None
+                if isinstance(error, SimulationError):
+                    self.fail(str(error))
+                elif error:
+                    self.defect("the story", error)
+            except LivelockError as error:
+                self.fail(f"stuck: {error}")
+            virtual_seconds, self._is_over = self.loop.time(), True
+            self.loop.end()
+            self.controllers, self.nodes, self.store = {}, {}, None
         return Outcome(
             self.seed,
             self._hasher.hexdigest(),
