@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from sdrs_core.checkpoints import Holder, SaveState, Verdict
-from sdrs_core.errors import CorruptDataError, RefusedError, StaleTermError, UnavailableError
+from sdrs_core.cluster import Node
+from sdrs_core.errors import CorruptDataError, DeadlineExceededError, RefusedError, StaleTermError, UnavailableError
 from sdrs_core.ids import BlobId, DiskId, NodeId
 from sdrs_core.levels import Level
+from sdrs_storaged.control.copier import HeldFragment
 from tests.support.control import GRACE_SECONDS, JOB, Harness
 from tests.support.mirrors import (
     FAST,
@@ -362,6 +364,32 @@ def test_the_loop_goes_on_after_an_error_and_wakes_when_it_is_poked(monkeypatch:
         assert len(await on_record(harness, save)) == 2
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_a_frozen_node_does_not_make_repair_rest_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        await mirrored(harness, 10, [A, B])
+
+        async def lookup_fragments(node: Node, names: object) -> list[HeldFragment]:
+            harness.clock.advance(LONG_SECONDS)
+            raise DeadlineExceededError(f"{node.id} did not answer")
+
+        monkeypatch.setattr(harness.nodes, "lookup_fragments", lookup_fragments)
+        repairer = harness.controller.repairer
+        repairer.node_returned(A)
+        await repair(harness)
+        rests: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            rests.append(seconds)
+
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        repairer.poke()
+        await repairer._rest()
+        assert rests == [0.0]
 
     asyncio.run(run())
 

@@ -9,10 +9,18 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
 from sdrs_core.cluster import Disk, Node
-from sdrs_core.detection import Heard, effective_suspect_after, heartbeat_interval_seconds, is_flapping, judge
+from sdrs_core.detection import (
+    Heard,
+    effective_suspect_after,
+    heartbeat_interval_seconds,
+    is_flapping,
+    is_silence_telling,
+    judge,
+)
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import GroupId, NodeId
 from sdrs_storaged.control.clock import Clock
@@ -65,6 +73,7 @@ class Detector:
         self._suspect_after_seconds = suspect_after_seconds
         self._wake = wake
         self._leading_since = clock.monotonic_seconds()
+        self._deaf_until = -inf
         self._pulses: dict[NodeId, _Pulse] = {}
         self._verdicts: dict[NodeId, _Verdict] = {}
         self._changes: list[Change] = []
@@ -130,11 +139,17 @@ class Detector:
         now = self._clock.monotonic_seconds()
         known = {node_id: self._pulses.get(node_id, _Pulse()) for node_id in node_ids}
         heard = {n: Heard(p.seen_seconds, p.stream is not None, p.refused) for n, p in known.items()}
+        patience_seconds = effective_suspect_after(len(known), self._suspect_after_seconds)
+        if not is_silence_telling(
+            heard, now=now, leading_since=self._leading_since, suspect_after_seconds=patience_seconds
+        ):
+            self._deaf_until = now
         verdicts = judge(
             heard,
             now=now,
             leading_since=self._leading_since,
-            suspect_after_seconds=effective_suspect_after(len(known), self._suspect_after_seconds),
+            suspect_after_seconds=patience_seconds,
+            deaf_until=self._deaf_until,
         )
         for node_id, liveness in verdicts.items():
             self._pass(node_id, liveness)
