@@ -2,8 +2,8 @@
 
 ``SDRS_FAULT_POINTS="fragment.renamed=kill,fragment.fsync=EIO"`` in the environment of a daemon arms them; an entry
 ``name=kill@3`` fires on the third visit only, ``name=ENOSPC@2+`` from the second on; ``name=stop`` freezes the process
-right there. Without the variable a point costs one look into an empty dict. If the variable is a path (starts with ``/``), the file is read at each visit
-instead, so that a test can arm and disarm a running daemon.
+right there. Without the variable a point costs one look into an empty dict. If the variable is a path (starts with
+``/``), the file is read at each visit instead, so that a test can arm and disarm a running daemon.
 """
 
 from __future__ import annotations
