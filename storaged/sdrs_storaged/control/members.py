@@ -209,6 +209,10 @@ class Members:
             moving=frozenset(self._groups.moving),
         )
 
+    def shunned(self) -> frozenset[tuple[GroupId, NodeId]]:
+        """Members that the primary of their group found failing or too slow."""
+        return self._groups.shunned()
+
     def groups_taking_saves(self, pool: PoolName) -> list[Group]:
         """Of a pool's groups, each with the reason why it takes none now, if there is one."""
         view = self.view()
