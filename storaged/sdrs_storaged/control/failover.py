@@ -80,6 +80,9 @@ class Failover:
 
     async def pass_once(self) -> None:
         changes = self._detector.judge([node.id for node in self._members.nodes()])
+        for change in changes:
+            if change.before is Liveness.DOWN and change.after is Liveness.UP:
+                self._groups.forgive(change.node_id)
         if changes:
             self._map.raise_number()
             self._on_change()

@@ -63,6 +63,10 @@ class Groups:
     def shun(self, group_id: GroupId, node_id: NodeId) -> None:
         self._shunned[group_id, node_id] = self._clock.monotonic_seconds() + _SHUN_SECONDS
 
+    def forgive(self, node_id: NodeId) -> None:
+        """It went down and came back: what its primaries said of it before that is over."""
+        self._shunned = {pair: until for pair, until in self._shunned.items() if pair[1] != node_id}
+
     def shunned(self) -> frozenset[tuple[GroupId, NodeId]]:
         now = self._clock.monotonic_seconds()
         self._shunned = {pair: until for pair, until in self._shunned.items() if until > now}
