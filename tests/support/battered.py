@@ -77,9 +77,9 @@ class BatteredCluster:
 
     # Who is who
 
-    def group(self) -> Group:
+    def group(self, pool: str = POOL) -> Group:
         """Where a save of rank 0 goes while all is well."""
-        return min(self.client.groups(POOL), key=lambda group: group.id)
+        return min(self.client.groups(pool), key=lambda group: group.id)
 
     def primary(self) -> DaemonProcess:
         return self.node(self.group().primary)
