@@ -26,9 +26,7 @@ from tests.simulation.disk import Platter
 from tests.simulation.frames import hash_of
 
 T = TypeVar("T")
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {
-    kind: TypeAdapter(kind) for kind in (Group, Save, Shard, PoolRecord)
-}
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (Group, Save, Shard, PoolRecord)}
 _SHARDS = "shard/"
 
 
@@ -222,9 +220,7 @@ class Checks:
         if holder.disk_id in self.destroyed:
             return True  # it had it: what is lost with a disk is repaired, not denied
         platter = self.platters.get(holder.node_id)
-        return platter is not None and platter.has(
-            blob_id, holder.fragment_index, holder.disk_id, holder.fragment_hash
-        )
+        return platter is not None and platter.has(blob_id, holder.fragment_index, holder.disk_id, holder.fragment_hash)
 
     def dropped(self, node_id: NodeId, fragment: StoredFragment) -> None:
         if not self._counts(fragment.save_id):
@@ -241,7 +237,9 @@ class Checks:
             save.save_id == fragment.save_id and save.state is SaveState.PENDING for save in self.saves.values()
         )
         if is_pending and not recorded:
-            self.fail(f"P13: node {node_id} dropped blob {fragment.blob_id} of save {fragment.save_id}, which is pending")
+            self.fail(
+                f"P13: node {node_id} dropped blob {fragment.blob_id} of save {fragment.save_id}, which is pending"
+            )
 
     def persisted(self, node_id: NodeId, before: _State | None, after: _State) -> None:
         if before is None:
@@ -287,9 +285,7 @@ class Checks:
             holder
             for holder in blob.holders
             if not holder.dropping
-            and self.platters[holder.node_id].has(
-                blob.id, holder.fragment_index, holder.disk_id, holder.fragment_hash
-            )
+            and self.platters[holder.node_id].has(blob.id, holder.fragment_index, holder.disk_id, holder.fragment_hash)
         ]
 
     def holders_by_name(self, save: Save) -> set[NodeId]:

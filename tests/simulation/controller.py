@@ -11,12 +11,12 @@ from sdrs_core.cluster import Node
 from sdrs_core.errors import UnavailableError
 from sdrs_proto.services import CONTROL, MEMBERSHIP
 from sdrs_storaged.config import ControllerConfig
+from sdrs_storaged.control.archives import Archives
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.controller import Controller
 from sdrs_storaged.control.leadership import Leadership
 from sdrs_storaged.control.meta.store import Term
 from sdrs_storaged.rpc.control_service import ControlService
-from sdrs_storaged.control.archives import Archives
 from sdrs_storaged.rpc.membership_service import MembershipService
 from sdrs_storaged.rpc.node_client import NodeClient
 from sdrs_storaged.rpc.standby import Switchboard

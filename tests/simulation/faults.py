@@ -10,7 +10,6 @@ from sdrs_core.ids import NodeId
 from tests.simulation.metastore import ADDRESS as STORE
 from tests.simulation.world import World
 
-
 # Longer than any message is under way: what a node acknowledged before it lost its disk is on record by then.
 _BETWEEN_LOSSES_SECONDS = 15.0
 

@@ -171,9 +171,7 @@ class Network:
             self.send(sender, address, deliver)
         return answer
 
-    def _serve(
-        self, sender: str, address: str, method: str, request: Any, answer_back: Callable[[Any], None]
-    ) -> None:
+    def _serve(self, sender: str, address: str, method: str, request: Any, answer_back: Callable[[Any], None]) -> None:
         served = self._served.get(address)
         if served is None or not served.process.is_alive:
             self.note(f"{sender} -> {address} {method}: refused")
@@ -203,9 +201,7 @@ class Network:
 
     # Streams
 
-    def open_stream(
-        self, caller: Process, address: str, method: str, requests: AsyncIterator[Any]
-    ) -> StreamCall:
+    def open_stream(self, caller: Process, address: str, method: str, requests: AsyncIterator[Any]) -> StreamCall:
         return StreamCall(self, caller, address, method, requests)
 
     async def is_refused(self, caller: Process, address: str, timeout_seconds: float) -> bool:

@@ -149,9 +149,9 @@ class Operator:
         while True:
             await asyncio.sleep(self._random.uniform(0.3, 3.0))
             try:
-                await self._random.choice((self._move, self._move, self._pause, self._cordon, self._degrade, self._delete))(
-                    jobs
-                )
+                await self._random.choice(
+                    (self._move, self._move, self._pause, self._cordon, self._degrade, self._delete)
+                )(jobs)
             except SdrsError as error:
                 self._world.note(f"operator was told {error.reason}")
 
@@ -166,10 +166,13 @@ class Operator:
             to = self._random.choice(("", "", *self._world.node_names))
             if self._random.random() < 0.7:
                 await self._ask(
-                    "switchover", pb.SwitchoverRequest(request_id=random_id(), group_id=group.id, to_node_id=to, drain_ms=500)
+                    "switchover",
+                    pb.SwitchoverRequest(request_id=random_id(), group_id=group.id, to_node_id=to, drain_ms=500),
                 )
             else:
-                await self._ask("failover", pb.FailoverRequest(request_id=random_id(), group_id=group.id, to_node_id=to))
+                await self._ask(
+                    "failover", pb.FailoverRequest(request_id=random_id(), group_id=group.id, to_node_id=to)
+                )
 
     async def _pause(self, jobs: list[JobName]) -> None:
         is_paused = self._random.random() < 0.5

@@ -103,5 +103,8 @@ def perform(script: Callable[[Stage], Coroutine[Any, Any, None]], *, mirrors: in
 
 def _nodes_up(world: World) -> int:
     return sum(
-        node.state is NodeState.UP for leader in world.leaders if leader.controller for node in leader.controller.members.nodes()
+        node.state is NodeState.UP
+        for leader in world.leaders
+        if leader.controller
+        for node in leader.controller.members.nodes()
     )

@@ -34,7 +34,9 @@ _MAX_SEEDS = 60
 Plant = pytest.MonkeyPatch
 
 
-def _found_by(*signs: str, seeds: Sequence[int] = range(_MAX_SEEDS), on_node: Callable[[NodeProcess], None] | None = None) -> None:
+def _found_by(
+    *signs: str, seeds: Sequence[int] = range(_MAX_SEEDS), on_node: Callable[[NodeProcess], None] | None = None
+) -> None:
     """Some seed must fail, and for the right reason."""
 
     def plant(world: World) -> None:

@@ -54,7 +54,13 @@ def test_a_seed_is_the_same_to_the_bit_in_every_process(hash_seed: str) -> None:
     code = "from tests.simulation.story import play; print(*[play(seed).digest for seed in (5, 11)])"
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     found = subprocess.run(
-        [sys.executable, "-c", code], cwd=_ROOT, env=environment, capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", code],
+        cwd=_ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
     )
     assert found.stdout.split() == [play(seed, keeps_trace=True).digest for seed in (5, 11)]
 

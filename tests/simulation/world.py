@@ -159,9 +159,7 @@ class World:
 
     def start_store(self) -> StoreServer:
         observed = ObservedStore(self._store_changed)
-        self.store = StoreServer(
-            self.network, self.process(STORE), self.chance("store"), observed, self.checks.written
-        )
+        self.store = StoreServer(self.network, self.process(STORE), self.chance("store"), observed, self.checks.written)
         return self.store
 
     def _store_changed(self, revision: int, events: Any) -> None:

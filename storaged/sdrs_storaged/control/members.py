@@ -217,6 +217,10 @@ class Members:
             moving=frozenset(self._groups.moving),
         )
 
+    def shunned(self) -> frozenset[tuple[GroupId, NodeId]]:
+        """Members that the primary of their group found failing or too slow."""
+        return self._groups.shunned()
+
     def groups_taking_saves(self, pool: PoolName) -> tuple[list[Group], dict[NodeId, Node]]:
         """A pool's groups, each with the reason why it takes none now, if there is one; and all nodes."""
         # Every save asks, and a thousand ranks at once: what was true a moment ago is good enough to choose by.

@@ -160,7 +160,8 @@ class Saves:
 
     def _choose_group(self, request: SaveRequest) -> Group:
         groups, nodes = self._members.groups_taking_saves(request.pool)
-        group = choose_group(groups, nodes, rank=request.rank, host=request.host, avoid=request.avoid)
+        shunned = self._members.shunned()
+        group = choose_group(groups, nodes, rank=request.rank, host=request.host, avoid=request.avoid, shunned=shunned)
         if group:
             return group
         members = [nodes[member] for member in sorted({m for g in groups for m in g.members})]
