@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 from sdrs_core.cluster import NodeState
@@ -22,6 +23,7 @@ log = get_log("failover")
 
 _TICKS_PER_SUSPICION = 8
 _MAX_LAG_SECONDS = 1.0
+_MAX_UNTOLD = 1000  # I10
 
 
 class Failover:
@@ -52,6 +54,8 @@ class Failover:
         self._on_lag = on_lag
         self._on_change = on_change
         self._woken = asyncio.Event()
+        # What the history does not tell yet: while the store is out of reach, it waits.
+        self._untold: deque[Change] = deque(maxlen=_MAX_UNTOLD)
 
     def wake(self) -> None:
         self._woken.set()
@@ -79,6 +83,7 @@ class Failover:
 
     async def pass_once(self) -> None:
         changes = self._detector.judge([node.id for node in self._members.nodes()])
+        self._untold += changes
         if changes:
             self._map.raise_number()
             self._on_change(changes)
@@ -88,8 +93,8 @@ class Failover:
         reforms = decide_failover(self._members.view(), settle_seconds=self._settle_seconds)
         if reforms:
             await self._groups.reform(reforms, self._detector.trouble_seconds)
-        for change in changes:
-            await self._tell(change)
+        while self._untold:
+            await self._tell(self._untold.popleft())
 
     async def _tell(self, change: Change) -> None:
         """After the groups are in order again: the history can wait, saves cannot."""
