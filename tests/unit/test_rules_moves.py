@@ -55,6 +55,19 @@ def test_a_switchover_waits_for_saves_under_way_and_keeps_new_ones_away() -> Non
     on_four_nodes(test)
 
 
+def test_a_switchover_does_not_wait_for_a_rank_that_goes_elsewhere_by_now() -> None:
+    async def test(harness: Harness) -> None:
+        await begin_at_a(harness)
+        moving = asyncio.ensure_future(harness.controller.moves.switchover(GROUP, "", 60))
+        await asyncio.sleep(0)
+        elsewhere = await harness.begin(10, pool=FAST)
+        assert elsewhere.group
+        assert elsewhere.group.id != OF_A
+        assert (await asyncio.wait_for(moving, 20)).primary != A
+
+    on_four_nodes(test)
+
+
 def test_a_switchover_to_a_node_that_is_down_or_cordoned_is_refused() -> None:
     async def test(harness: Harness) -> None:
         await harness.kill(D)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -24,6 +25,7 @@ log = get_log("failover")
 _TICKS_PER_SUSPICION = 8
 _MAX_LAG_SECONDS = 1.0
 _DECIDE_SECONDS = 1.0
+_MAX_UNTOLD = 1000  # I10
 
 
 class Failover:
@@ -55,8 +57,8 @@ class Failover:
         self._on_change = on_change
         self._woken = asyncio.Event()
         self._decided_seconds, self._decided_number = 0.0, 0
-        # What the history does not know yet: a store that is out of reach must not cost it.
-        self._untold: list[Change] = []
+        # What the history does not tell yet: while the store is out of reach, it waits.
+        self._untold: deque[Change] = deque(maxlen=_MAX_UNTOLD)
 
     def wake(self) -> None:
         self._woken.set()
@@ -107,7 +109,7 @@ class Failover:
             await self._groups.reform(reforms, self._detector.trouble_seconds)
         self._decided_seconds, self._decided_number = self._clock.monotonic_seconds(), self._map.number
         while self._untold:
-            await self._tell(self._untold.pop(0))
+            await self._tell(self._untold.popleft())
 
     async def _tell(self, change: Change) -> None:
         """After the groups are in order again: the history can wait, saves cannot."""

@@ -45,6 +45,8 @@ class Members:
         self._taking_saves: tuple[object, dict[PoolName, tuple[list[Group], dict[NodeId, Node]]]] = (None, {})
         # Pools that are being deleted: no save begins in them.
         self.leaving: set[PoolName] = set()
+        # This controller has seen to it that the groups are those of its nodes.
+        self._is_planned = False
 
     async def settle_doubt(self) -> None:
         await self._tables.settle_doubt()
@@ -62,10 +64,14 @@ class Members:
         """A node says where it is. A name belongs to the node that first used it, by its key."""
         check_name(node.id, "node id")
         async with self._tables.change():
-            await self._register(node, node_key, incarnation, revision)
-        self._map.raise_number()
+            is_news = await self._register(node, node_key, incarnation, revision)
+        if is_news:
+            self._map.raise_number()
 
-    async def _register(self, node: Node, node_key: str, incarnation: int, seen_revision: int) -> None:
+    async def _register(self, node: Node, node_key: str, incarnation: int, seen_revision: int) -> bool:
+        """Whether anything changed. Mostly it has not: all nodes register anew with each new controller, and then
+        thousands must not cost a transaction, a plan and a new map each (P20).
+        """
         await self._notice_time_travel(node.id, incarnation, seen_revision)
         secret = shared_secret(node_key)
         known = self._tables.nodes.get(node.id)
@@ -75,13 +81,19 @@ class Members:
                 f'node id "{node.id}" belongs to another node of this cluster: give this one an id of its own, '
                 "or start it on the data_dir that it had before"
             )
-        is_news = known is None or known.value.node.domain != node.domain or not self._groups.has_group_of(node.id)
         cordoned = known.value.node.cordoned if known else False
         joined = replace(node, state=NodeState.DOWN, disks=(), cordoned=cordoned, flapping=False)
-        await self._store_node(NodeRecord(joined, secret))
+        record = NodeRecord(joined, secret)
+        is_news = known is None or known.value != record
         if is_news:
+            await self._store_node(record)
+        has_moved = known is None or known.value.node.domain != node.domain
+        if has_moved or not self._is_planned or not self._groups.has_group_of(node.id):
+            self._is_planned = False
             await self._groups.plan()
+            self._is_planned = is_news = True
         log.info("node_registered", node=node.id, address=node.endpoints.grpc, pid=node.pid)
+        return is_news
 
     async def _store_node(self, record: NodeRecord) -> None:
         key = keys.node(record.node.id)

@@ -87,7 +87,7 @@ class Saves:
         if registered is None and save.state is SaveState.PENDING:
             group = self._choose_group(request)
             if pending := self._commits.get(save.save_id):
-                pending.sending[request.rank] = group.id
+                self._commits.send(pending, request.rank, group.id)
         return Begun(save, self._members.capability(save.save_id), group, registered.value if registered else None)
 
     async def _open(self, request: SaveRequest) -> Stored[Save]:
