@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,6 +60,19 @@ class BatteredControl:
 
     def epochs(self) -> dict[str, int]:
         return {group.id: group.epoch for group in self.client.groups()}
+
+    def fragments(self) -> set[Path]:
+        """The files of all fragments on all nodes."""
+        return {path for node in self.control.nodes for path in node.data_dir.glob("disk-*/fragments/*/*")}
+
+    def seen_revisions(self) -> list[int]:
+        """What each node remembers of the MetaStore (P18)."""
+        files = [json.loads((node.data_dir / "node.json").read_text()) for node in self.control.nodes]
+        return [file["authority"]["revision"] for file in files]
+
+    def frozen_because(self) -> str:
+        """Why the active controller changes nothing any more; empty if it does."""
+        return next((text for text in self.client.info().warnings if "Nothing is changed" in text), "")
 
     def wait_until_moved(self, before: Group) -> Group:
         """Until the group has another primary or other members."""
