@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,10 +20,10 @@ from tests.support.waiting import wait_for
 
 # As short as etcd grants it: every takeover waits for it.
 LEASE_SECONDS = 2
-# Nobody is silent or slow for so long, however busy the machine is: who is demoted here was killed. And groups stay
-# where failover put them.
+# Less than a client waits for a controller: it is told why there is no answer.
+CALL_SECONDS = 2
+# Groups stay where failover put them, and nothing is repaired meanwhile: epochs tell who was demoted.
 _CONTROLLER = {
-    "suspect_after_seconds": 10,
     "settle_seconds": 3600,
     "collect_interval_seconds": 0.5,
     "scan_interval_seconds": 0,
@@ -59,6 +60,27 @@ class BatteredControl:
 
     def epochs(self) -> dict[str, int]:
         return {group.id: group.epoch for group in self.client.groups()}
+
+    def fragments(self) -> set[Path]:
+        """The files of all fragments on all nodes."""
+        return {path for node in self.control.nodes for path in node.data_dir.glob("disk-*/fragments/*/*")}
+
+    def seen_revisions(self) -> list[int]:
+        """What each node remembers of the MetaStore (P18)."""
+        files = [json.loads((node.data_dir / "node.json").read_text()) for node in self.control.nodes]
+        return [file["authority"]["revision"] for file in files]
+
+    def frozen_because(self) -> str:
+        """Why the active controller changes nothing any more; empty if it does."""
+        return next((text for text in self.client.info().warnings if "Nothing is changed" in text), "")
+
+    def wait_until_moved(self, before: Group) -> Group:
+        """Until the group has another primary or other members."""
+        return wait_for(lambda: self._moved(before), f"group {before.id} to be re-formed", HEAL_SECONDS)
+
+    def _moved(self, before: Group) -> Group | None:
+        group = self.client.group(before.id).group
+        return group if group.epoch > before.epoch else None
 
     # Faults
 
@@ -119,6 +141,7 @@ def running(
         controller={**_CONTROLLER, **(controller or {})},
         node=_NODE,
         lease_seconds=LEASE_SECONDS,
+        call_seconds=CALL_SECONDS,
         **{"node_count": 3, **options},
     ) as control:
         with control.connect(timeout_seconds=60) as client:

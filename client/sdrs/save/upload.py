@@ -168,7 +168,7 @@ class Upload:
         if self._trouble.avoided():
             try:
                 return self._ask_begin(patience_seconds=0.0)
-            except (UnavailableError, FullError, RefusedError) as error:
+            except (UnavailableError, DeadlineExceededError, FullError, RefusedError) as error:
                 # A controller that is out of reach says nothing about nodes.
                 is_none_left = is_answered(error) and not self._trouble.forgive()
                 lasting = self._trouble.lasting()
