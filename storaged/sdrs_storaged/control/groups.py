@@ -145,7 +145,7 @@ class Groups:
             history.append(
                 self._events.entry(
                     str(change.cause),
-                    change.why,
+                    _told(change),
                     pool=pool,
                     group_id=group.id,
                     node_id=group.primary,
@@ -196,3 +196,11 @@ class Groups:
         self._tables.layouts[pool] = Stored(layout.key, raised, revision)
         for group in groups:
             self._tables.groups[group.id] = Stored(keys.group(pool, group.id), group, revision)
+
+
+def _told(change: Reform) -> str:
+    """For the history: who leads now if that is another one, why, and who came in."""
+    leads = f"{change.primary} leads; " if change.primary != change.before.primary else ""
+    joined = [node_id for node_id in change.members if node_id not in change.before.members]
+    joins = f"; {', '.join(joined)} {'joins' if len(joined) == 1 else 'join'}" if joined else ""
+    return f"{leads}{change.why}{joins}"
