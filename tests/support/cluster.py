@@ -69,7 +69,8 @@ class DaemonProcess:
             raise AssertionError(
                 f"{self.name} exited with {self.process.returncode}:\n{self.log_path.read_text()[-3000:]}"
             )
-        return self.running().get("pid") == self.process.pid
+        running = self.running()
+        return running.get("pid") == self.process.pid and bool(running["ready"])
 
     def running(self) -> dict[str, Any]:
         """What the daemon says of itself while it serves."""

@@ -71,6 +71,9 @@ def test_a_killed_primary_is_replaced_at_once_by_its_replica_and_a_spare_is_take
         assert all(A not in group.members for group in harness.controller.members.groups(pool=FAST))
         assert "primary_promoted" in await events_of(harness)
         assert "node_lost" in await events_of(harness)
+        [promoted], _ = await harness.controller.events.page(group_id=OF_A, node_id="", after="", limit=100)
+        replica, spare = after.members
+        assert promoted.text == f"{replica} leads; node-a is down; {spare} joins"
 
     on_four_nodes(test)
 

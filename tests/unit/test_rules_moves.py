@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from sdrs_core.errors import NotFoundError, RefusedError
 from sdrs_core.ids import GroupId
-from tests.support.control import Harness
+from tests.support.control import Harness, node
 from tests.unit.test_rules_failover import FAST, OF_A, A, B, C, D, begin_at_a, events_of, on_four_nodes
 
 GROUP = GroupId(OF_A)
@@ -34,6 +35,43 @@ def test_a_switchover_can_name_a_node_that_is_not_a_member_yet() -> None:
         moved = await harness.controller.moves.switchover(GROUP, stranger, 0)
         assert moved.primary == stranger
         assert len(moved.members) == 2
+
+    on_four_nodes(test)
+
+
+def test_a_node_that_is_moved_in_takes_the_place_of_one_that_is_lost() -> None:
+    async def test(harness: Harness) -> None:
+        await harness.controller.moves.set_automatic("maintenance")
+        primary, replica = harness.group(OF_A).members
+        stranger = next(node for node in harness.node_ids if node not in (primary, replica))
+        await harness.kill(primary)
+        moved = await harness.controller.moves.switchover(GROUP, stranger, 0)
+        assert (moved.primary, moved.members) == (stranger, (replica, stranger))
+
+    on_four_nodes(test)
+
+
+def test_a_node_that_is_moved_in_takes_the_place_of_one_in_its_own_domain() -> None:
+    async def test(harness: Harness) -> None:
+        primary, replica = harness.group(OF_A).members
+        stranger = next(node for node in harness.node_ids if node not in (primary, replica))
+        moved_in = replace(node(stranger), domain=primary)
+        await harness.controller.members.register(moved_in, f"key of {stranger}", incarnation=0, revision=0)
+        moved = await harness.controller.moves.switchover(GROUP, stranger, 0)
+        assert (moved.primary, moved.members) == (stranger, (replica, stranger))
+        assert set(moved.home) == {replica, stranger}
+
+    on_four_nodes(test)
+
+
+def test_a_node_that_its_group_does_without_leads_it_once_an_operator_says_so() -> None:
+    async def test(harness: Harness) -> None:
+        replica = harness.group(OF_A).members[1]
+        harness.controller.groups.shun(GROUP, replica)
+        moved = await harness.controller.moves.switchover(GROUP, replica, 0)
+        await harness.wait(1)
+        assert harness.group(OF_A).primary == moved.primary == replica
+        assert replica in harness.group(OF_A).members
 
     on_four_nodes(test)
 
@@ -99,12 +137,31 @@ def test_while_paused_nothing_fails_over_but_an_operator_still_can() -> None:
         assert harness.group(OF_A) == before
         group, lost = await harness.controller.moves.failover(GROUP, "", accept_data_loss=False)
         assert group.primary == before.members[1]
+        assert A not in group.members
         assert lost == []
+        [taking] = [g for g in harness.controller.members.groups_taking_saves(FAST) if g.id == OF_A]
+        assert taking.problem == ""
         await harness.start()
         assert harness.controller.members.paused_because() == "maintenance"
         await harness.controller.moves.set_automatic("")
         await harness.wait(5)
         assert A not in harness.group(OF_A).members
+
+    on_four_nodes(test)
+
+
+def test_nothing_is_given_up_for_a_failover_that_is_refused() -> None:
+    async def test(harness: Harness) -> None:
+        await harness.save(10, pool=FAST)
+        [holders] = [
+            blob.holders for shard in await harness.shards((await harness.listed())[0]) for blob in shard.blobs
+        ]
+        await harness.controller.moves.set_automatic("maintenance")
+        await harness.kill(*(holder.node_id for holder in holders))
+        await harness.wait(5)
+        with pytest.raises(RefusedError, match="down"):
+            await harness.controller.moves.failover(GROUP, holders[0].node_id, accept_data_loss=True)
+        assert await harness.steps() == [10]
 
     on_four_nodes(test)
 

@@ -148,7 +148,7 @@ class Groups:
             history.append(
                 self._events.entry(
                     str(change.cause),
-                    change.why,
+                    _told(change),
                     pool=pool,
                     group_id=group.id,
                     node_id=group.primary,
@@ -204,3 +204,11 @@ class Groups:
 def _group_id(pool: PoolName, node_id: NodeId) -> GroupId:
     # A colon is in no name: "a.b" of node "c" and "a" of node "b.c" are two groups.
     return GroupId(f"{pool}:{node_id}")
+
+
+def _told(change: Reform) -> str:
+    """For the history: who leads now if that is another one, why, and who came in."""
+    leads = f"{change.primary} leads; " if change.primary != change.before.primary else ""
+    joined = [node_id for node_id in change.members if node_id not in change.before.members]
+    joins = f"; {', '.join(joined)} {'joins' if len(joined) == 1 else 'join'}" if joined else ""
+    return f"{leads}{change.why}{joins}"
