@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from sdrs_core.cluster import Authority
 from sdrs_core.errors import NotFoundError, RefusedError
 from sdrs_core.ids import GroupId
 from tests.support.control import Harness, node
@@ -56,7 +57,7 @@ def test_a_node_that_is_moved_in_takes_the_place_of_one_in_its_own_domain() -> N
         primary, replica = harness.group(OF_A).members
         stranger = next(node for node in harness.node_ids if node not in (primary, replica))
         moved_in = replace(node(stranger), domain=primary)
-        await harness.controller.members.register(moved_in, f"key of {stranger}", incarnation=0, revision=0)
+        await harness.controller.members.register(moved_in, f"key of {stranger}", seen=Authority())
         moved = await harness.controller.moves.switchover(GROUP, stranger, 0)
         assert (moved.primary, moved.members) == (stranger, (replica, stranger))
         assert set(moved.home) == {replica, stranger}
