@@ -1,10 +1,14 @@
-"""A TCP proxy inside a test's event loop, to cut, mute and heal the connection between two real processes."""
+"""A TCP proxy inside a test's event loop, to cut, mute, slow and heal the connection between two real processes.
+
+``proxies`` gives tests without an event loop of their own one in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 _CHUNK_BYTES = 65536
 
@@ -19,6 +23,8 @@ class Proxy:
         self.address = ""
         # While set, what the target answers is thrown away.
         self.is_mute = False
+        # Every piece that comes in is kept so long, either way.
+        self.delay_seconds = 0.0
 
     async def start(self) -> None:
         port = int(self.address.rpartition(":")[2]) if self.address else 0
@@ -57,6 +63,8 @@ class Proxy:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
         try:
             while data := await reader.read(_CHUNK_BYTES):
+                if self.delay_seconds:
+                    await asyncio.sleep(self.delay_seconds)
                 if not (answers and self.is_mute):
                     writer.write(data)
                     await writer.drain()
@@ -75,3 +83,22 @@ async def proxy_to(target: str) -> AsyncIterator[Proxy]:
         yield proxy
     finally:
         await proxy.cut()
+
+
+@contextmanager
+def proxies(targets: Sequence[str]) -> Iterator[list[Proxy]]:
+    """One to each target. They may be slowed and muted from outside; the rest is for their own loop."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="proxies")
+    thread.start()
+    made = [Proxy(target) for target in targets]
+    try:
+        for proxy in made:
+            asyncio.run_coroutine_threadsafe(proxy.start(), loop).result(10)
+        yield made
+        for proxy in made:
+            asyncio.run_coroutine_threadsafe(proxy.cut(), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
