@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 _CHUNK_BYTES = 65536
+_MAX_HELD = 1000
 
 
 class Proxy:
@@ -23,7 +24,7 @@ class Proxy:
         self.address = ""
         # While set, what the target answers is thrown away.
         self.is_mute = False
-        # Every piece that comes in is kept so long, either way.
+        # Everything is so late, either way.
         self.delay_seconds = 0.0
 
     async def start(self) -> None:
@@ -61,16 +62,27 @@ class Proxy:
             self._connections.discard(task)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
-        try:
-            while data := await reader.read(_CHUNK_BYTES):
-                if self.delay_seconds:
-                    await asyncio.sleep(self.delay_seconds)
-                if not (answers and self.is_mute):
+        # With the moment at which each piece goes on: they are late, not fewer, and none overtakes another.
+        held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_MAX_HELD)
+        now = asyncio.get_running_loop().time
+
+        async def pass_on() -> None:
+            with suppress(OSError):
+                while True:
+                    due, data = await held.get()
+                    await asyncio.sleep(max(0.0, due - now()))
                     writer.write(data)
                     await writer.drain()
+
+        passing = asyncio.ensure_future(pass_on())
+        try:
+            while data := await reader.read(_CHUNK_BYTES):
+                if not (answers and self.is_mute):
+                    await held.put((now() + self.delay_seconds, data))
         except OSError:
             pass
         finally:
+            passing.cancel()
             # Whoever ends first ends both ways.
             writer.transport.abort()
 
