@@ -123,6 +123,20 @@ def test_a_condemned_checkpoint_is_not_brought_back() -> None:
     asyncio.run(run())
 
 
+def test_a_holder_that_did_not_confirm_stays_dropping_when_others_did() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        save = await mirrored(harness, 10, [A, B])
+        await harness.controller.catalog.delete(JOB, 10, why="test")
+        await harness.pass_time(GRACE_SECONDS + 1)
+        harness.nodes.broken.add(B)
+        await harness.collect()
+        # P14: B may have dropped it, and its answer been lost.
+        assert (await blob_of(harness, save)).holders == (holder(B, dropping=True),)
+
+    asyncio.run(run())
+
+
 def test_holders_are_marked_as_dropping_before_their_node_is_told() -> None:
     async def run() -> None:
         harness = await started()

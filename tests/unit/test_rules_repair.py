@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from sdrs_core.checkpoints import Holder, SaveState, Verdict
-from sdrs_core.errors import CorruptDataError, RefusedError, StaleTermError, UnavailableError
+from sdrs_core.cluster import Node
+from sdrs_core.errors import CorruptDataError, DeadlineExceededError, RefusedError, StaleTermError, UnavailableError
 from sdrs_core.ids import BlobId, DiskId, NodeId
 from sdrs_core.levels import Level
+from sdrs_storaged.control.copier import HeldFragment
 from tests.support.control import GRACE_SECONDS, JOB, Harness
 from tests.support.mirrors import (
     FAST,
@@ -366,6 +368,32 @@ def test_the_loop_goes_on_after_an_error_and_wakes_when_it_is_poked(monkeypatch:
     asyncio.run(run())
 
 
+def test_a_frozen_node_does_not_make_repair_rest_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        await mirrored(harness, 10, [A, B])
+
+        async def lookup_fragments(node: Node, names: object) -> list[HeldFragment]:
+            harness.clock.advance(LONG_SECONDS)
+            raise DeadlineExceededError(f"{node.id} did not answer")
+
+        monkeypatch.setattr(harness.nodes, "lookup_fragments", lookup_fragments)
+        repairer = harness.controller.repairer
+        repairer.node_returned(A)
+        await repair(harness)
+        rests: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            rests.append(seconds)
+
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        repairer.poke()
+        await repairer._rest()
+        assert rests == [0.0]
+
+    asyncio.run(run())
+
+
 def test_a_deposed_controller_records_nothing() -> None:
     async def run() -> None:
         harness = await started_with_mirrors()
@@ -502,6 +530,25 @@ def test_a_dropping_copy_is_finished_when_its_node_is_back_and_never_counts() ->
         await repair(harness)
         assert harness.nodes.having(blob.id) == {A, B} == {h.node_id for h in (await blob_of(harness, save)).holders}
         assert harness.nodes.pulls == []
+
+    asyncio.run(run())
+
+
+def test_a_drop_that_was_begun_is_not_finished_for_copies_that_are_only_on_record() -> None:
+    """I7: what was dispensable when the drop began is by now the only copy."""
+
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        save = await mirrored(harness, 10, [A, B, C])
+        await repair(harness)  # nobody has been asked about what follows
+        [shard] = await harness.shards(save)
+        blob = replace(shard.blobs[0], holders=(holder(A), holder(B), holder(C, dropping=True)))
+        await write(harness, replace(shard, blobs=(blob,)))
+        harness.nodes.put(C, blob.id, save.save_id, 0)
+        for node_id in (A, B):
+            harness.nodes.take(node_id, blob.id)
+        await repair(harness, times=3)
+        assert C in harness.nodes.having(blob.id)
 
     asyncio.run(run())
 

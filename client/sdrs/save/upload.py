@@ -155,12 +155,11 @@ class Upload:
         while True:
             try:
                 return self._begin_elsewhere()
-            except UnsupportedError:
-                raise
-            except RefusedError:
+            except RefusedError as error:
                 now = self._clock()
                 refused_since = now if refused_since is None else refused_since
-                if now - refused_since >= REFUSED_SECONDS:
+                # A pool below its minimum may get a node in a moment; other refusals stand until an operator acts.
+                if "pool" not in error.facts or now - refused_since >= REFUSED_SECONDS:
                     raise
                 self._sleep(next(pauses))
 

@@ -141,7 +141,9 @@ class Repairer:
         self._woken.clear()
         began = self._clock.monotonic_seconds()
         survey = await self._surveyor.survey(self._retries.seconds_left)
-        self._survey_seconds = self._clock.monotonic_seconds() - began
+        # Without what a frozen node had it wait: resting in proportion to that would leave the others unrepaired.
+        survey_seconds = self._clock.monotonic_seconds() - began - self._roll_call.waited_seconds
+        self._survey_seconds = max(0.0, survey_seconds)
         self._wait_seconds = survey.wait_seconds
         self._retries.keep_only(survey.failing)
         jobs = survey.jobs()

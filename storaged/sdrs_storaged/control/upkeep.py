@@ -50,7 +50,7 @@ class Upkeep:
         holders = HolderRecords(records)
         self.verifier = Verifier(catalog, members, holders, nodes, poke_repair=lambda: self.repairer.poke())
         stocks = Stocks(members, liveness=detector.liveness, down_for_seconds=detector.down_for_seconds)
-        roll_call = RollCall(records, members, catalog, holders, nodes)
+        roll_call = RollCall(records, members, catalog, holders, nodes, clock)
         strays = Strays(members, holders, nodes, claims)
         patience = Patience(config.repair_after_seconds, config.repair_last_copy_after_seconds)
         self.repairer = Repairer(
