@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
@@ -12,6 +13,7 @@ from sdrs_core.cluster import Authority
 from sdrs_core.errors import AlreadyExistsError, FullError, NotFoundError, RefusedError, StaleTermError
 from sdrs_core.ids import BlobId, NodeId, SaveId, random_id
 from sdrs_storaged.control import keys
+from sdrs_storaged.control.meta.store import Page
 from sdrs_storaged.control.records import put
 from tests.support.control import GRACE_SECONDS, JOB, NODE, TTL_SECONDS, Harness, node, started
 from tests.support.mirrors import FAST, A, B, C, blob_of, holder, mirrored, on_record, started_with_mirrors, write
@@ -397,6 +399,30 @@ def test_a_node_that_saw_a_later_history_stops_every_change_and_the_collector() 
         with pytest.raises(RefusedError):
             await harness.begin(40)
         assert harness.nodes.names() >= before
+        assert await harness.store.revision() == revision
+        assert any("rolled back" in warning for warning in harness.controller.warnings())
+
+    asyncio.run(run())
+
+
+def test_a_store_that_went_back_under_its_controller_stops_every_change_and_the_collector() -> None:
+    async def run() -> None:
+        harness = await started()
+        await harness.save(10)
+        records = harness.controller.records
+        past = await harness.store.revision() - 1
+
+        async def older_page(*_: object, **__: object) -> Page:
+            return Page((), past, more=False)
+
+        with patch.object(records.store, "range", older_page):
+            found, _ = await records.page("", int)  # reads go on
+        assert found == []
+        revision = await harness.store.revision()
+        with pytest.raises(RefusedError, match="rolled back"):
+            await harness.collect()
+        with pytest.raises(RefusedError, match="rolled back"):
+            await harness.begin(20)
         assert await harness.store.revision() == revision
         assert any("rolled back" in warning for warning in harness.controller.warnings())
 
