@@ -55,6 +55,7 @@ class RepairTotals:
     """As the last survey found, and what was done since this controller leads."""
 
     degraded_blobs: int = 0
+    awaited_blobs: int = 0
     unavailable_count: int = 0
     waiting_blobs: int = 0
     waiting_bytes: int = 0
@@ -146,6 +147,7 @@ class Repairer:
         self._retries.keep_only(survey.failing)
         jobs = survey.jobs()
         self.totals.degraded_blobs = survey.degraded_blobs
+        self.totals.awaited_blobs = survey.awaited_blobs
         self.totals.failed_blobs = len(survey.failing)
         self.totals.waiting_blobs = len(jobs) + survey.left_out
         self.totals.waiting_bytes = sum(job.size_bytes for job in jobs) + survey.left_out_bytes
