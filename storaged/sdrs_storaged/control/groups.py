@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sdrs_core.cluster import Group
-from sdrs_core.failover import Reform, first_epoch
+from sdrs_core.failover import Cause, Reform, first_epoch
 from sdrs_core.ids import GroupId, NodeId, PoolName
 from sdrs_core.placement import plan_homes
 from sdrs_storaged.control import keys
@@ -199,8 +199,9 @@ class Groups:
 
 
 def _told(change: Reform) -> str:
-    """For the history: who leads now if that is another one, why, and who came in."""
+    """For the history: who leads now if that is another one, why, and who came in for whom that names."""
     leads = f"{change.primary} leads; " if change.primary != change.before.primary else ""
-    joined = [node_id for node_id in change.members if node_id not in change.before.members]
+    is_named = change.cause is Cause.RESTORED
+    joined = [] if is_named else [node_id for node_id in change.members if node_id not in change.before.members]
     joins = f"; {', '.join(joined)} {'joins' if len(joined) == 1 else 'join'}" if joined else ""
     return f"{leads}{change.why}{joins}"
