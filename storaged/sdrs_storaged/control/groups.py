@@ -136,9 +136,7 @@ class Groups:
         outcomes = []
         history = []
         for change in changes:
-            group = replace(
-                change.before, epoch=change.before.epoch + 1, members=change.members, primary=change.primary
-            )
+            group = change.after
             gone = set(change.before.members) - set(change.members)
             seconds = max(map(trouble_seconds, gone), default=0.0)
             outcomes.append(Outcome(group, str(change.cause), seconds))

@@ -151,7 +151,7 @@ class Moves:
 
     async def _settle_losses(self, group: Group, pool: Pool, *, accept_data_loss: bool) -> list[Save]:
         # Not of the whole pool: what lies on nodes of other groups is accepted, or not, with those.
-        found = await self._find_lost(pool.name, {*group.members, *group.home})
+        found = await self._find_lost(pool.name, _nodes_of(group))
         if found and not accept_data_loss:
             named = ", ".join(stored.value.title for stored in found[:5])
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""
@@ -199,6 +199,11 @@ class Moves:
                     f'pool "{pool.name}" needs {pool.copies} nodes that take saves, and without {node_id} it has '
                     f"{len(left)}: start or uncordon another node first"
                 )
+
+
+def _nodes_of(group: Group) -> set[NodeId]:
+    """Those in it, and the one after which it is named: so each node has a group with which it can be given up."""
+    return {*group.members, *group.home, NodeId(group.id.removeprefix(f"{group.pool}:"))}
 
 
 def _is_good(view: View, node_id: NodeId) -> bool:
