@@ -152,6 +152,23 @@ def test_while_paused_nothing_fails_over_but_an_operator_still_can() -> None:
     on_four_nodes(test)
 
 
+def test_only_what_lies_on_nodes_of_the_group_is_given_up_with_it() -> None:
+    async def test(harness: Harness) -> None:
+        for step, primary in ((10, A), (20, B)):
+            await harness.save(step, avoid=frozenset(harness.node_ids) - {primary})
+        await harness.kill(A, B)
+        await harness.wait(5)
+        group_id = GroupId("default:node-a")
+        with pytest.raises(RefusedError, match="1 checkpoints on nodes of group"):
+            await harness.controller.moves.failover(group_id, "", accept_data_loss=False)
+        group, lost = await harness.controller.moves.failover(group_id, "", accept_data_loss=True)
+        assert [save.step for save in lost] == [10]
+        assert await harness.steps() == [20]
+        assert (group.members, group.home) == ((C,), (C,))
+
+    on_four_nodes(test)
+
+
 def test_nothing_is_given_up_for_a_failover_that_is_refused() -> None:
     async def test(harness: Harness) -> None:
         await harness.save(10, pool=FAST)

@@ -81,7 +81,7 @@ class Controller:
             nodes,
             clock,
             config,
-            self.events.record,
+            self.events,
         )
         self.verifier, self.repairer = upkeep.verifier, upkeep.repairer
         self.collector, self.losses, self.claims = upkeep.collector, upkeep.losses, upkeep.claims
