@@ -107,9 +107,7 @@ class Rank:
             if loop.time() > gives_up:
                 raise SaveFailedError(f"{self.job} step {step}: out of patience")
             try:
-                mine = ids.setdefault(
-                    (begun.save_id, begun.group.id), [BlobId(random_id()) for _ in contents]
-                )
+                mine = ids.setdefault((begun.save_id, begun.group.id), [BlobId(random_id()) for _ in contents])
                 await self._send_and_seal(begun, step, contents, mine)
                 break
             except (StaleEpochError, StaleTermError, SaveFailedError):
@@ -182,9 +180,7 @@ class Rank:
     async def _wait(self, save_id: SaveId, step: int) -> Save:
         request = control.WaitSaveRequest(save_id=save_id, job=self.job, step=step, wait_ms=_WAIT_MS)
         while True:
-            response = await self.control.call(
-                "wait_save", request, timeout_seconds=CALL_SECONDS + _WAIT_MS / 1000
-            )
+            response = await self.control.call("wait_save", request, timeout_seconds=CALL_SECONDS + _WAIT_MS / 1000)
             save = convert.save_from(response.checkpoint)
             if save.state is SaveState.ABORTED:
                 raise SaveFailedError(f"{save.title} was aborted: {save.note}")
@@ -228,14 +224,10 @@ def contents_of(job: str, attempt: Attempt, step: int, rank: int) -> tuple[bytes
     return tuple(f"{title} blob {ordinal}".encode() for ordinal in range(1 + (step + rank) % 2))
 
 
-def _shard(
-    begun: control.BeginSaveResponse, rank: int, contents: Sequence[bytes], ids: Sequence[BlobId]
-) -> Shard:
+def _shard(begun: control.BeginSaveResponse, rank: int, contents: Sequence[bytes], ids: Sequence[BlobId]) -> Shard:
     hashes = [hash_of(data) for data in contents]
     sizes = [len(data) for data in contents]
-    blobs = [
-        Blob(blob_id, ordinal, sizes[ordinal], hashes[ordinal]) for ordinal, blob_id in enumerate(ids)
-    ]
+    blobs = [Blob(blob_id, ordinal, sizes[ordinal], hashes[ordinal]) for ordinal, blob_id in enumerate(ids)]
     whole = content_hash(zip(sizes, hashes, strict=True))
     return Shard(SaveId(begun.save_id), rank, ContentKind.STATE, sum(sizes), whole, tuple(blobs))
 

@@ -11,18 +11,19 @@ from sdrs_core.cluster import Node
 from sdrs_core.errors import UnavailableError
 from sdrs_proto.services import CONTROL, MEMBERSHIP
 from sdrs_storaged.config import ControllerConfig
+from sdrs_storaged.control.archives import Archives
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.controller import Controller
 from sdrs_storaged.control.leadership import Leadership
 from sdrs_storaged.control.meta.store import Term
 from sdrs_storaged.rpc.control_service import ControlService
-from sdrs_storaged.control.archives import Archives
 from sdrs_storaged.rpc.membership_service import MembershipService
 from sdrs_storaged.rpc.node_client import NodeClient
 from sdrs_storaged.rpc.standby import Switchboard
 from tests.simulation.loop import Process
 from tests.simulation.metastore import RemoteStore
-from tests.simulation.network import Channels, Network
+from tests.simulation.network import Network
+from tests.simulation.stubs import Channels
 
 _PROBE_SECONDS = 0.5
 # Copies of the catalog are files on disks, which is not what is simulated.
