@@ -186,19 +186,28 @@ def check_level(level: Level) -> Level:
 
 
 def choose_group(
-    groups: list[Group], nodes: dict[NodeId, Node], *, rank: int, host: str, avoid: frozenset[NodeId]
+    groups: list[Group],
+    nodes: dict[NodeId, Node],
+    *,
+    rank: int,
+    host: str,
+    avoid: frozenset[NodeId],
+    shunned: frozenset[tuple[GroupId, NodeId]] = frozenset(),
 ) -> Group | None:
     """The group that a rank should save to: its own host's, then spread by rank; only those that take saves now.
 
-    Ranks of one host with several nodes are spread too, so that all disks work.
+    Ranks of one host with several nodes are spread too, so that all disks work. ``shunned``: members that their primary
+    found failing or too slow.
     """
     usable = [g for g in groups if not g.problem and g.primary not in avoid and _takes_saves(g, nodes)]
     if not usable:
         return None
     local = [g for g in usable if host and nodes[g.primary].endpoints.host == host]
-    # One whose members are all fine comes before one that is about to be re-formed.
-    whole = [g for g in local or usable if avoid.isdisjoint(g.members)]
-    candidates = sorted(whole or local or usable, key=lambda g: g.id)
+    # One whose members are all fine comes before one that is about to be re-formed, or would be if it could.
+    doubtful = {group_id for group_id, _ in shunned.intersection((g.id, m) for g in usable for m in g.members)}
+    whole = [g for g in usable if avoid.isdisjoint(g.members) and g.id not in doubtful]
+    near = [g for g in whole if g in local]
+    candidates = sorted(near or whole or local or usable, key=lambda g: g.id)
     return candidates[rank % len(candidates)]
 
 

@@ -79,9 +79,7 @@ def is_silence_telling(
     return fresh_count >= silent_count
 
 
-def _verdict(
-    facts: Heard, *, now: float, leading_since: float, suspect_after_seconds: float
-) -> Liveness | None:
+def _verdict(facts: Heard, *, now: float, leading_since: float, suspect_after_seconds: float) -> Liveness | None:
     """By itself, without looking at the others; None: it is silent."""
     if facts.refused and not facts.linked:
         return Liveness.DOWN

@@ -155,7 +155,8 @@ def decide_repair(
         candidates.remove(target)
         domains[target.domain] += 1
         copies.append(Copy(blob, readable[0].fragment_index, sources, target.id))
-    begun = tuple(Trim(blob, holder) for holder in those(_Standing.DROPPING) if _is_up(holder, stocks))
+    # I7: what it was dispensable for may be gone since. Then it is the last one, and stays where it is.
+    begun = tuple(Trim(blob, holder) for holder in those(_Standing.DROPPING) if live and _is_up(holder, stocks))
     return Decision(
         wanted=wanted,
         live=live,

@@ -38,8 +38,12 @@ class Daemon:
         async with AsyncExitStack() as cleanup, asyncio.TaskGroup() as tasks:
             data_dir = DataDir(self._config.data_dir)
             cleanup.callback(data_dir.close)
-            around = Surroundings(self._config, new_registry(), Channels(), cleanup, tasks)
-            around.facts |= {"version": VERSION, "roles": list(self._config.roles)}
+
+            async def announce() -> None:
+                await asyncio.to_thread(data_dir.announce, around.facts)
+
+            around = Surroundings(self._config, new_registry(), Channels(), cleanup, tasks, announce)
+            around.facts |= {"version": VERSION, "roles": list(self._config.roles), "ready": False}
             cleanup.push_async_callback(around.channels.close)
             if self._config.metrics:
                 around.metrics_endpoint, stop_metrics = serve_metrics(
@@ -52,7 +56,8 @@ class Daemon:
                     await start_controller(around)
                 if "node" in self._config.roles:
                     await start_node(around)
-                await asyncio.to_thread(data_dir.announce, around.facts)
+                around.facts["ready"] = True
+                await announce()
                 self.is_serving = True
                 log.info("ready", pid=os.getpid(), version=VERSION)
                 await stop.wait()

@@ -133,6 +133,9 @@ async def start_node(around: Surroundings) -> None:
     around.run(receipts.run())
     around.run(reports.run())
     around.run(client.run(node, store.disks, linked))
+    around.facts |= {"id": identity.node_id, "grpc": address, "data": data_address, "unix": endpoints.unix}
+    # It serves what it holds before any controller takes it in: a lost catalog is rebuilt from nodes like that (P19).
+    await around.announce()
     await linked.wait()
 
     async def drain() -> None:
@@ -141,7 +144,6 @@ async def start_node(around: Surroundings) -> None:
         await asyncio.gather(*(asyncio.to_thread(slots.drain, _DRAIN_SECONDS) for slots in kinds))
 
     cleanup.push_async_callback(drain)
-    around.facts |= {"id": identity.node_id, "grpc": address, "data": data_address, "unix": endpoints.unix}
     log.info("node_ready", node=identity.node_id, address=address)
 
 

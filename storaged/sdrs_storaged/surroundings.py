@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,13 +24,14 @@ _SERVER_OPTIONS = [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)]
 
 @dataclass(slots=True)
 class Surroundings:
-    """``cleanup`` is left in the opposite order of entering; ``facts`` are told once the daemon is ready."""
+    """``cleanup`` is left in the opposite order of entering; ``announce`` tells ``facts`` to whoever looks."""
 
     config: Config
     registry: CollectorRegistry
     channels: Channels
     cleanup: AsyncExitStack
     tasks: asyncio.TaskGroup
+    announce: Callable[[], Awaitable[None]]
     metrics_endpoint: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
 

@@ -9,12 +9,9 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,100 +21,25 @@ from sdrs import errors
 from sdrs_core.checkpoints import Save
 from sdrs_proto.v1.control_pb2 import ListShardsRequest
 from tests.support.cluster import DaemonProcess, LocalCluster, running_cluster
-from tests.support.states import make_state, same
+from tests.support.states import same
+from tests.support.tortured_job import WORLD_SIZE, JobUnderTorture, state_of
 from tests.support.waiting import wait_for
 
-WORLD_SIZE = 2
 KEPT_COUNT = 6
 GRACE_SECONDS = 2.0
 MAX_PAUSE_SECONDS = 2.5
-# Small ones go by gRPC, the others over the data channel.
-SIZES_BYTES = (50_000, 1_500_000, 5_000_000)
-
-# One rank: it saves step after step, says what was acknowledged, and gives up at the first failure.
-TRAINER = """
-import sys
-import sdrs
-from sdrs import errors
-from tests.faults.test_torture import WORLD_SIZE, state_of
-url, job, pool, attempt, rank, step = sys.argv[1:]
-step = int(step)
-try:
-    with sdrs.connect(url, timeout_seconds=15) as cluster:
-        ckpts = cluster.checkpoints(job, pool=pool, attempt=f"run:{attempt}")
-        while True:
-            state = state_of(job, int(attempt), step, int(rank))
-            saving = ckpts.save(step=step, state=state, rank=int(rank), world_size=WORLD_SIZE)
-            state["weights"][:] = 0  # what was staged is a copy
-            saving.wait(timeout=30)
-            print("acknowledged", step, flush=True)
-            step += 1
-except errors.SdrsError as error:
-    print("failed", step, type(error).__name__, error, flush=True)
-    sys.exit(1)
-"""
 
 
-def state_of(job: str, attempt: int, step: int, rank: int) -> dict[str, object]:
-    seed = ((len(job) * 1000 + attempt) * 100_000 + step) * 10 + rank
-    return make_state(seed, SIZES_BYTES[(step + rank) % len(SIZES_BYTES)])
+@dataclass(frozen=True)
+class Form:
+    """What is tortured: a cluster whose pools have this level."""
+
+    level: str
+    node_count: int
 
 
-@dataclass
-class JobUnderTorture:
-    """A job's processes, and what they were told. ``acknowledged``: step → the newest attempt that was."""
-
-    name: str
-    pool: str
-    attempt: int = 0
-    ranks: list[subprocess.Popen[str]] = field(default_factory=list)
-    acknowledged: dict[int, int] = field(default_factory=dict)
-    said: list[str] = field(default_factory=list)
-    readers: list[threading.Thread] = field(default_factory=list)
-
-    def start(self, url: str, redo: bool) -> None:
-        """The next attempt goes on after the newest acknowledged step, or saves that one again."""
-        self.attempt += 1
-        first = max(self.acknowledged, default=0) + (0 if redo and self.acknowledged else 1)
-        arguments = [url, self.name, self.pool, str(self.attempt)]
-        self.ranks = [
-            subprocess.Popen(
-                [sys.executable, "-c", TRAINER, *arguments, str(rank), str(first)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                cwd=Path(__file__).parents[2],
-            )
-            for rank in range(WORLD_SIZE)
-        ]
-        self.readers = [
-            threading.Thread(target=self._listen, args=(process, self.attempt), daemon=True) for process in self.ranks
-        ]
-        for reader in self.readers:
-            reader.start()
-
-    def _listen(self, process: subprocess.Popen[str], attempt: int) -> None:
-        assert process.stdout
-        for line in process.stdout:
-            self.said.append(f"attempt {attempt}: {line.rstrip()}")
-            if line.startswith("acknowledged "):
-                step = int(line.split()[1])
-                self.acknowledged[step] = max(attempt, self.acknowledged.get(step, 0))
-
-    def kill(self) -> None:
-        for process in self.ranks:
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.wait()
-        for reader in self.readers:
-            reader.join()
-        for process in self.ranks:
-            assert process.stdout
-            process.stdout.close()
-
-    def tracebacks(self) -> list[str]:
-        return [line for line in self.said if "Traceback" in line]
+ONE_COPY = Form("L1", 2)
+MIRRORS = Form("L2", 4)
 
 
 class Torture:
@@ -125,7 +47,7 @@ class Torture:
         self.cluster = cluster
         self.client = client
         self.chance = chance
-        self.jobs = [JobUnderTorture("all", "default"), JobUnderTorture("newest", "kept")]
+        self.jobs = [JobUnderTorture("all", "every"), JobUnderTorture("newest", "kept")]
         self.deleted: set[int] = set()  # steps of the first job; those whose deletion was not answered too
         self.done: list[str] = []
 
@@ -153,6 +75,7 @@ class Torture:
         daemons = [self.cluster.controller, *self.cluster.nodes]
         blows: list[tuple[int, Callable[[], None]]] = [
             (3, lambda: self._restart(self.chance.choice(daemons))),
+            (3, self._kill_some_for_a_while),
             (2, lambda: self._restart_all(daemons)),
             (3, lambda: self._freeze([self.chance.choice(daemons).pid])),
             (1, lambda: self._freeze([daemon.pid for daemon in daemons])),
@@ -170,6 +93,16 @@ class Torture:
         self.done.append(f"kill {daemon.name}")
         daemon.kill()
         daemon.start(wait=daemon is self.cluster.controller)
+
+    def _kill_some_for_a_while(self) -> None:
+        """Half of the nodes at most: the others notice, and go on if the level lets them."""
+        victims = self.chance.sample(self.cluster.nodes, self.chance.randint(1, len(self.cluster.nodes) // 2))
+        self.done.append(f"kill {', '.join(node.name for node in victims)} for a while")
+        for node in victims:
+            node.kill()
+        time.sleep(self.chance.uniform(0.1, MAX_PAUSE_SECONDS))
+        for node in victims:
+            node.start(wait=False)
 
     def _restart_all(self, daemons: list[DaemonProcess]) -> None:
         self.done.append("kill all")
@@ -262,33 +195,46 @@ class Torture:
 
     def check_leftovers(self) -> None:
         wait_for(lambda: self.client.info().pending_save_count == 0, "the last saves to end", 60)
+        wait_for(lambda: self.client.info().degraded_blob_count == 0, "all copies to be made again", 60)
         wait_for(lambda: self._fragments() == self._named(), "the leftovers to go, and nothing else", 60)
 
-    def _fragments(self) -> set[str]:
-        return {path.name.split(".")[0] for path in self.cluster.fragments()}
+    def _fragments(self) -> set[tuple[str, str]]:
+        """Each as (node, blob)."""
+        paths = [path.relative_to(self.cluster.folder) for path in self.cluster.fragments()]
+        return {(path.parts[0], path.name.split(".")[0]) for path in paths}
 
-    def _named(self) -> set[str]:
+    def _named(self) -> set[tuple[str, str]]:
         control = self.client.process().control
         saves = [save for job in self.jobs for save in self._readable(job)]
         # By id: older generations of a step are kept too.
         requests = [ListShardsRequest(save_id=save.save_id, page_size=20) for save in saves]
         pages = [page for request in requests for page in control.pages("list_shards", request)]
-        return {blob.id for page in pages for shard in page.shards for blob in shard.blobs}
+        blobs = [blob for page in pages for shard in page.shards for blob in shard.blobs]
+        return {(holder.node_id, blob.id) for blob in blobs for holder in blob.holders}
 
     def _readable(self, job: JobUnderTorture) -> list[Save]:
         saves = self.client.checkpoints(job.name, pool=job.pool).list(all_states=True)
         return [save for save in saves if save.state.is_readable]
 
 
-def torture(folder: Path, seconds: float) -> None:
+def torture(folder: Path, form: Form, seconds: float) -> None:
     seed = int(os.environ.get("SDRS_TORTURE_SEED", random.SystemRandom().randrange(2**32)))
     print(f"SDRS_TORTURE_SEED={seed}")
-    settings = {"grace_seconds": GRACE_SECONDS, "save_ttl_seconds": 2, "suspect_after_seconds": 0.5}
+    settings = {
+        "grace_seconds": GRACE_SECONDS,
+        "save_ttl_seconds": 2,
+        "suspect_after_seconds": 0.5,
+        "settle_seconds": 1,
+        "repair_after_seconds": 1,
+        "repair_last_copy_after_seconds": 0.5,
+        "repair_interval_seconds": 1,
+    }
     with (
-        running_cluster(folder, node_count=2, controller=settings) as cluster,
+        running_cluster(folder, node_count=form.node_count, controller=settings) as cluster,
         cluster.connect(timeout_seconds=5) as client,
     ):
-        client.create_pool("kept", keep_last=KEPT_COUNT)
+        client.create_pool("every", form.level)
+        client.create_pool("kept", form.level, keep_last=KEPT_COUNT)
         blows = Torture(cluster, client, random.Random(seed))
         try:
             blows.run(seconds)
@@ -304,9 +250,14 @@ def torture(folder: Path, seconds: float) -> None:
 
 
 def test_nothing_acknowledged_is_lost_whatever_dies(tmp_path: Path) -> None:
-    torture(tmp_path, 2.5)
+    torture(tmp_path, ONE_COPY, 2.5)
+
+
+def test_nothing_acknowledged_is_lost_whatever_dies_of_a_mirrored_cluster(tmp_path: Path) -> None:
+    torture(tmp_path, MIRRORS, 5)
 
 
 @pytest.mark.soak
-def test_nothing_acknowledged_is_lost_whatever_dies_for_long(tmp_path: Path) -> None:
-    torture(tmp_path, float(os.environ.get("SDRS_SOAK_SECONDS", "180")))
+@pytest.mark.parametrize("form", [ONE_COPY, MIRRORS], ids=lambda form: form.level)
+def test_nothing_acknowledged_is_lost_whatever_dies_for_long(tmp_path: Path, form: Form) -> None:
+    torture(tmp_path, form, float(os.environ.get("SDRS_SOAK_SECONDS", "180")))

@@ -77,15 +77,15 @@ class BatteredCluster:
 
     # Who is who
 
-    def group(self) -> Group:
+    def group(self, pool: str = POOL) -> Group:
         """Where a save of rank 0 goes while all is well."""
-        return min(self.client.groups(POOL), key=lambda group: group.id)
+        return min(self.client.groups(pool), key=lambda group: group.id)
 
-    def primary(self) -> DaemonProcess:
-        return self.node(self.group().primary)
+    def primary(self, pool: str = POOL) -> DaemonProcess:
+        return self.node(self.group(pool).primary)
 
-    def replica(self) -> DaemonProcess:
-        group = self.group()
+    def replica(self, pool: str = POOL) -> DaemonProcess:
+        group = self.group(pool)
         return self.node(next(member for member in group.members if member != group.primary))
 
     def wait_until_moved(self, before: Group) -> Group:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 import sdrs
 from tests.support.states import MIB, make_state, same
@@ -33,11 +34,11 @@ class Ledger:
     def next_step(self) -> int:
         return max(self.attempted, default=0) + 1
 
-    def begin(self, size_bytes: int | None = None) -> sdrs.Saving:
+    def begin(self, size_bytes: int | None = None, progress: Callable[[int, int], None] | None = None) -> sdrs.Saving:
         """Begin to save the next step; ``end`` waits for it."""
         step = self.next_step
         self.attempted[step] = size_of(step) if size_bytes is None else size_bytes
-        return self.ckpts.save(step, make_state(step, self.attempted[step]))
+        return self.ckpts.save(step, make_state(step, self.attempted[step]), progress=progress)
 
     def end(self, saving: sdrs.Saving) -> int:
         """Until it is acknowledged at the pool's level."""

@@ -141,6 +141,12 @@ def test_a_drop_that_was_begun_is_finished_once_its_node_is_up_and_the_node_gets
     assert targets(decide(short, nodes[0], nodes[2])) == []
 
 
+def test_a_drop_that_was_begun_is_not_finished_while_no_other_copy_is_live() -> None:
+    blob = blob_on("a", dropping=("c",))
+    for lost in (stock("a", liveness=Liveness.DOWN, down_for_seconds=1e6), stock("a", disks=frozenset({OTHER_DISK}))):
+        assert decide(blob, lost, stock("b"), stock("c")).action is None
+
+
 def test_the_fewest_live_copies_come_first_and_trims_last() -> None:
     nodes = [stock(name) for name in "abcde"]
     one, two = decide(blob_on("a"), *nodes, wanted=3), decide(blob_on("a", "b"), *nodes, wanted=3)

@@ -534,6 +534,25 @@ def test_a_dropping_copy_is_finished_when_its_node_is_back_and_never_counts() ->
     asyncio.run(run())
 
 
+def test_a_drop_that_was_begun_is_not_finished_for_copies_that_are_only_on_record() -> None:
+    """I7: what was dispensable when the drop began is by now the only copy."""
+
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        save = await mirrored(harness, 10, [A, B, C])
+        await repair(harness)  # nobody has been asked about what follows
+        [shard] = await harness.shards(save)
+        blob = replace(shard.blobs[0], holders=(holder(A), holder(B), holder(C, dropping=True)))
+        await write(harness, replace(shard, blobs=(blob,)))
+        harness.nodes.put(C, blob.id, save.save_id, 0)
+        for node_id in (A, B):
+            harness.nodes.take(node_id, blob.id)
+        await repair(harness, times=3)
+        assert C in harness.nodes.having(blob.id)
+
+    asyncio.run(run())
+
+
 # Coming back
 
 

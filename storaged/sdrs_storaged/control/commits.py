@@ -127,6 +127,11 @@ class Commits:
         while self.sending_to(group_id):
             await self._progressed.wait()
 
+    def send(self, pending: Pending, rank: int, group_id: GroupId) -> None:
+        """The rank is on its way to this group from now on, and to no other."""
+        pending.sending[rank] = group_id
+        self._tell_progress()
+
     def count(self, pending: Pending, shard: Shard) -> None:
         pending.count(shard)
         self._tell_progress()

@@ -55,6 +55,7 @@ class Controller:
         self.config = config
         self.tables = tables
         self.map = ClusterMap()
+        self.tables.on_read_again = self.map.raise_number
         self.tally = Tally()
         self.events = Events(records, clock)
         self.detector = Detector(
@@ -128,7 +129,10 @@ class Controller:
 
     async def run(self) -> None:
         """All that goes on by itself, until it is cancelled or the term is over."""
-        await run_until_one_fails(self.failover.run(), self.repairer.run(), self.collector.run())
+        try:
+            await run_until_one_fails(self.failover.run(), self.repairer.run(), self.collector.run())
+        finally:
+            await self.detector.close()
 
     def _nodes_changed(self, changes: list[Change]) -> None:
         for change in changes:

@@ -77,7 +77,13 @@ class Detector:
         self._pulses: dict[NodeId, _Pulse] = {}
         self._verdicts: dict[NodeId, _Verdict] = {}
         self._changes: list[Change] = []
-        self._probes: set[asyncio.Task[None]] = set()
+        # One for each node at a time, and who asked for another meanwhile (I10).
+        self._probes: dict[NodeId, asyncio.Task[None]] = {}
+        self._asked_again: set[NodeId] = set()
+        self._is_closed = False
+
+    def now_seconds(self) -> float:
+        return self._clock.monotonic_seconds()
 
     # What comes in
 
@@ -108,9 +114,27 @@ class Detector:
 
     def look_at(self, node: Node) -> None:
         """Probe now: a broken stream, or a peer that says it cannot reach the node."""
-        task = asyncio.ensure_future(self._look_at(node))
-        self._probes.add(task)
-        task.add_done_callback(self._probes.discard)
+        if node.id in self._probes:
+            self._asked_again.add(node.id)
+        elif not self._is_closed:
+            self._probes[node.id] = asyncio.ensure_future(self._look_until_told(node))
+
+    async def _look_until_told(self, node: Node) -> None:
+        try:
+            await self._look_at(node)
+            while node.id in self._asked_again:
+                self._asked_again.discard(node.id)
+                await self._look_at(node)
+        finally:
+            del self._probes[node.id]
+
+    async def close(self) -> None:
+        """The term is over: nobody is looked at any more."""
+        self._is_closed = True
+        probes = list(self._probes.values())
+        for probe in probes:
+            probe.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
 
     async def _look_at(self, node: Node) -> None:
         pulse = self._pulses.setdefault(node.id, _Pulse())
@@ -123,10 +147,13 @@ class Detector:
             self._wake()
 
     def restart_timers(self) -> None:
-        """P20: this process stood still. What its nodes sent meanwhile is still on its way to us."""
+        """P20: this process stood still. What its nodes sent meanwhile is still on its way to us, and those that gave
+        up on us meanwhile are about to link again.
+        """
         now = self._clock.monotonic_seconds()
-        for pulse in self._pulses.values():
-            if pulse.stream is not None:
+        self._leading_since = now
+        for node_id, pulse in self._pulses.items():
+            if pulse.stream is not None or self.liveness(node_id) is Liveness.UP:
                 pulse.seen_seconds = now
 
     # What is made of it

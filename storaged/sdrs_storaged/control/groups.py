@@ -74,6 +74,10 @@ class Groups:
         self._shunned = {pair: until for pair, until in self._shunned.items() if until > now}
         return frozenset(self._shunned)
 
+    def has_group_of(self, node_id: NodeId) -> bool:
+        """Whether the node leads a group of its own in every pool: the answer to making one may have been lost."""
+        return all(_group_id(pool, node_id) in self._tables.groups for pool in self._tables.pools)
+
     def move_in_progress(self, group_id: GroupId) -> str:
         return f"group {group_id} is being moved: saves go to others meanwhile" if group_id in self.moving else ""
 
@@ -92,8 +96,7 @@ class Groups:
     async def _planned(self, name: PoolName) -> list[Group]:
         pool = self._tables.pools[name].value.pool
         domains = {node_id: stored.value.node.domain for node_id, stored in self._tables.nodes.items()}
-        # A colon is in no name: "a.b" of node "c" and "a" of node "b.c" are two groups.
-        owners = {GroupId(f"{name}:{node_id}"): node_id for node_id in sorted(self._tables.nodes)}
+        owners = {_group_id(name, node_id): node_id for node_id in sorted(self._tables.nodes)}
         current = {g.value.id: g.value.home for g in self._tables.groups.values() if g.value.pool == name}
         planned = []
         for group_id, home in sorted(plan_homes(domains, pool.copies, current, owners).items()):
@@ -145,7 +148,7 @@ class Groups:
             history.append(
                 self._events.entry(
                     str(change.cause),
-                    change.why,
+                    _told(change),
                     pool=pool,
                     group_id=group.id,
                     node_id=group.primary,
@@ -196,3 +199,16 @@ class Groups:
         self._tables.layouts[pool] = Stored(layout.key, raised, revision)
         for group in groups:
             self._tables.groups[group.id] = Stored(keys.group(pool, group.id), group, revision)
+
+
+def _group_id(pool: PoolName, node_id: NodeId) -> GroupId:
+    # A colon is in no name: "a.b" of node "c" and "a" of node "b.c" are two groups.
+    return GroupId(f"{pool}:{node_id}")
+
+
+def _told(change: Reform) -> str:
+    """For the history: who leads now if that is another one, why, and who came in."""
+    leads = f"{change.primary} leads; " if change.primary != change.before.primary else ""
+    joined = [node_id for node_id in change.members if node_id not in change.before.members]
+    joins = f"; {', '.join(joined)} {'joins' if len(joined) == 1 else 'join'}" if joined else ""
+    return f"{leads}{change.why}{joins}"

@@ -23,6 +23,8 @@ from sdrs_storaged.logs import get_log
 
 log = get_log("members")
 
+_MOMENT_SECONDS = 0.05
+
 
 class Members:
     def __init__(
@@ -40,8 +42,11 @@ class Members:
         self._groups = groups
         self._detector = detector
         self._map = cluster_map
+        self._taking_saves: tuple[object, dict[PoolName, tuple[list[Group], dict[NodeId, Node]]]] = (None, {})
         # Pools that are being deleted: no save begins in them.
         self.leaving: set[PoolName] = set()
+        # This controller has seen to it that the groups are those of its nodes.
+        self._is_planned = False
 
     async def settle_doubt(self) -> None:
         await self._tables.settle_doubt()
@@ -59,10 +64,14 @@ class Members:
         """A node says where it is. A name belongs to the node that first used it, by its key."""
         check_name(node.id, "node id")
         async with self._tables.change():
-            await self._register(node, node_key, incarnation, revision)
-        self._map.raise_number()
+            is_news = await self._register(node, node_key, incarnation, revision)
+        if is_news:
+            self._map.raise_number()
 
-    async def _register(self, node: Node, node_key: str, incarnation: int, seen_revision: int) -> None:
+    async def _register(self, node: Node, node_key: str, incarnation: int, seen_revision: int) -> bool:
+        """Whether anything changed. Mostly it has not: all nodes register anew with each new controller, and then
+        thousands must not cost a transaction, a plan and a new map each (P20).
+        """
         await self._notice_time_travel(node.id, incarnation, seen_revision)
         secret = shared_secret(node_key)
         known = self._tables.nodes.get(node.id)
@@ -74,9 +83,17 @@ class Members:
             )
         cordoned = known.value.node.cordoned if known else False
         joined = replace(node, state=NodeState.DOWN, disks=(), cordoned=cordoned, flapping=False)
-        await self._store_node(NodeRecord(joined, secret))
-        await self._groups.plan()
+        record = NodeRecord(joined, secret)
+        is_news = known is None or known.value != record
+        if is_news:
+            await self._store_node(record)
+        has_moved = known is None or known.value.node.domain != node.domain
+        if has_moved or not self._is_planned or not self._groups.has_group_of(node.id):
+            self._is_planned = False
+            await self._groups.plan()
+            self._is_planned = is_news = True
         log.info("node_registered", node=node.id, address=node.endpoints.grpc, pid=node.pid)
+        return is_news
 
     async def _store_node(self, record: NodeRecord) -> None:
         key = keys.node(record.node.id)
@@ -145,6 +162,9 @@ class Members:
             flapping=self._detector.is_flapping(node_id),
         )
 
+    def node_ids(self) -> list[NodeId]:
+        return sorted(self._tables.nodes)
+
     def nodes(self) -> list[Node]:
         return [self.node(node_id) for node_id in sorted(self._tables.nodes)]
 
@@ -209,11 +229,25 @@ class Members:
             moving=frozenset(self._groups.moving),
         )
 
-    def groups_taking_saves(self, pool: PoolName) -> list[Group]:
-        """Of a pool's groups, each with the reason why it takes none now, if there is one."""
-        view = self.view()
-        groups = self.groups(pool=pool)
-        return [replace(g, problem=self._groups.move_in_progress(g.id) or refusal_of(g, view)) for g in groups]
+    def shunned(self) -> frozenset[tuple[GroupId, NodeId]]:
+        """Members that the primary of their group found failing or too slow."""
+        return self._groups.shunned()
+
+    def groups_taking_saves(self, pool: PoolName) -> tuple[list[Group], dict[NodeId, Node]]:
+        """A pool's groups, each with the reason why it takes none now, if there is one; and all nodes."""
+        # Every save asks, and a thousand ranks at once: what was true a moment ago is good enough to choose by.
+        moment = (self._map.number, int(self._detector.now_seconds() / _MOMENT_SECONDS), frozenset(self._groups.moving))
+        if self._taking_saves[0] != moment:
+            self._taking_saves = (moment, {})
+        known = self._taking_saves[1]
+        if pool not in known:
+            view = self.view()
+            groups = [
+                replace(g, problem=self._groups.move_in_progress(g.id) or refusal_of(g, view))
+                for g in self.groups(pool=pool)
+            ]
+            known[pool] = groups, {node.id: node for node in self.nodes()}
+        return known[pool]
 
     def with_problems(self, groups: list[Group]) -> list[Group]:
         """As operators see them: each with what is wrong with it."""
