@@ -22,7 +22,8 @@ from sdrs_storaged.rpc.node_client import NodeClient
 from sdrs_storaged.rpc.standby import Switchboard
 from tests.simulation.loop import Process
 from tests.simulation.metastore import RemoteStore
-from tests.simulation.network import Channels, Network
+from tests.simulation.network import Network
+from tests.simulation.stubs import Channels
 
 _PROBE_SECONDS = 0.5
 # Copies of the catalog are files on disks, which is not what is simulated.

@@ -47,6 +47,8 @@ class Faults:
         pause_seconds = self._random.choice((0.15, 0.4, 0.8, 1.6))
         # Some seeds are about a few kinds of faults only: those then meet more often.
         kinds = self._random.sample(self._kinds, self._random.choice((2, 4, len(self._kinds))))
+        if self._world.fault_kinds:
+            kinds = [kind for kind in self._kinds if kind[1].__name__.removeprefix("_") in self._world.fault_kinds]
         weights = [weight for weight, _ in kinds]
         while loop.time() < ends:
             await asyncio.sleep(pause_seconds * self._random.uniform(0.1, 2.0))

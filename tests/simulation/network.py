@@ -8,15 +8,11 @@ unless the refusal is held back too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 from typing import Any, Protocol
-
-import grpc
 
 from sdrs_core.errors import DeadlineExceededError, SdrsError, UnavailableError
 from tests.simulation.loop import Process, VirtualLoop
@@ -145,23 +141,21 @@ class Network:
             timeout_seconds, fail, DeadlineExceededError(f"{address} did not answer {method} in time")
         )
         answer.add_done_callback(lambda _: deadline.cancel())
-        if loss and self.random.random() < loss:
-            # Lost with its connection, before or after it was heard.
-            self.loop.call_later(
-                min(timeout_seconds, 2 * self.random.random()), fail, UnavailableError(f"{address}: connection lost")
-            )
+        is_lost = loss > 0 and self.random.random() < loss
+        if is_lost:
+            # With its connection, before or after it was heard.
+            lost = UnavailableError(f"{address}: connection lost")
+            self.loop.call_later(min(timeout_seconds, 2 * self.random.random()), fail, lost)
             if self.random.random() < 0.5:
                 return answer
-            answer_back: Callable[[Any], None] = lambda outcome: None
-        else:
 
-            def answer_back(outcome: Any) -> None:
-                if answer.done():
-                    return
-                if isinstance(outcome, SdrsError):
-                    fail(type(outcome)(outcome.message, **outcome.facts))
-                else:
-                    answer.set_result(outcome)
+        def answer_back(outcome: Any) -> None:
+            if answer.done() or is_lost:
+                return
+            if isinstance(outcome, SdrsError):
+                fail(type(outcome)(outcome.message, **outcome.facts))
+            else:
+                answer.set_result(outcome)
 
         def deliver() -> None:
             self._serve(sender, address, method, request, answer_back)
@@ -199,11 +193,6 @@ class Network:
 
         process.spawn(run())
 
-    # Streams
-
-    def open_stream(self, caller: Process, address: str, method: str, requests: AsyncIterator[Any]) -> StreamCall:
-        return StreamCall(self, caller, address, method, requests)
-
     async def is_refused(self, caller: Process, address: str, timeout_seconds: float) -> bool:
         """A connection is tried: True if there is nobody, False if there is, or if that cannot be told."""
         found = self.loop.create_future()
@@ -219,115 +208,6 @@ class Network:
                 return bool(await found)
         except TimeoutError:
             return False
-
-
-class StreamCall:
-    """A stream in both directions, as ``grpc.aio`` gives it to the caller: ``read`` and ``cancel``."""
-
-    def __init__(
-        self, network: Network, caller: Process, address: str, method: str, requests: AsyncIterator[Any]
-    ) -> None:
-        self._network = network
-        self._caller = caller
-        self._address = address
-        self._inbox: asyncio.Queue[Any] = asyncio.Queue()
-        self._is_over = False
-        caller.on_death[self] = self._hang_up
-        self._outbox: asyncio.Queue[Any] = asyncio.Queue()
-        self._send(partial(self._accept, method))
-        self._sending = asyncio.ensure_future(self._send_all(requests))
-
-    async def _send_all(self, requests: AsyncIterator[Any]) -> None:
-        async for request in requests:
-            self._send(partial(self._outbox.put_nowait, request))
-
-    def _send(self, deliver: Deliver) -> None:
-        self._network.send(self._caller.name, self._address, deliver, is_stream=True)
-
-    def _hang_up(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._caller.on_death.pop(self, None)
-            self._send(partial(self._outbox.put_nowait, None))
-
-    def cancel(self) -> None:
-        self._sending.cancel()
-        self._hang_up()
-
-    async def read(self) -> Any:
-        item = await self._inbox.get()
-        if isinstance(item, SdrsError):
-            raise item
-        return item
-
-    # The other side
-
-    def _accept(self, method: str) -> None:
-        served = self._network.find(self._address)
-        if served is None or not served.process.is_alive:
-            self._answer(UnavailableError(f"{self._address}: connection refused"))
-            return
-        reset = UnavailableError(f"{self._address}: connection reset")
-        served.process.on_death[self] = partial(self._answer, reset)
-        served.streams.append(served.process.spawn(self._serve(served, method)))
-
-    async def _serve(self, served: Served, method: str) -> None:
-        try:
-            async with aclosing(served.find(method)(self._requests())) as responses:
-                async for response in responses:
-                    self._answer(response)
-        except SdrsError as error:
-            self._answer(error)
-        except asyncio.CancelledError:
-            self._answer(UnavailableError(f"{self._address} ended the stream"))
-        except Exception as error:
-            self._network.defect(f"{method} of {self._address}", error)
-        else:
-            self._answer(grpc.aio.EOF)
-        served.process.on_death.pop(self, None)
-
-    async def _requests(self) -> AsyncIterator[Any]:
-        while (request := await self._outbox.get()) is not None:
-            yield request
-
-    def _answer(self, item: Any) -> None:
-        deliver = partial(self._inbox.put_nowait, item)
-        self._network.send(self._address, self._caller.name, deliver, is_stream=True)
-
-
-class Channels:
-    """Stands in for ``rpc.channels.Channels``: stubs of one process, over the simulated network."""
-
-    def __init__(self, network: Network, caller: Process) -> None:
-        self._network = network
-        self._caller = caller
-
-    def stub(self, address: str, service: Any) -> Any:
-        return _Stub(self._network, self._caller, address.partition(":")[0])
-
-
-class _Stub:
-    def __init__(self, network: Network, caller: Process, address: str) -> None:
-        self._network = network
-        self._caller = caller
-        self._address = address
-
-    def heartbeat(self, requests: AsyncIterator[Any]) -> StreamCall:
-        return self._network.open_stream(self._caller, self._address, "heartbeat", requests)
-
-    async def verify_fragment(self, request: Any, timeout: float) -> AsyncIterator[Any]:
-        for response in await self._network.call(self._caller, self._address, "verify_fragment", request, timeout):
-            yield response
-
-    async def write_blob(self, frames: AsyncIterator[Any], timeout: float) -> Any:
-        gathered = [frame async for frame in frames]
-        return await self._network.call(self._caller, self._address, "write_blob", gathered, timeout)
-
-    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
-        def unary(request: Any, timeout: float) -> Awaitable[Any]:
-            return self._network.call(self._caller, self._address, method, request, timeout)
-
-        return unary
 
 
 def _brief(outcome: Any) -> str:

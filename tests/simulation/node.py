@@ -41,7 +41,8 @@ from sdrs_storaged.store.fragment import StoredFragment
 from tests.simulation.disk import ModelIdentity, ModelStore, Platter, Watcher, new_identity
 from tests.simulation.frames import frames_of, read_frames
 from tests.simulation.loop import Process
-from tests.simulation.network import Channels, Network
+from tests.simulation.network import Network
+from tests.simulation.stubs import Channels
 
 SLOW_SECONDS = 2.0
 _SLOTS = 16

@@ -148,10 +148,9 @@ class Operator:
     async def work(self, jobs: list[JobName]) -> None:
         while True:
             await asyncio.sleep(self._random.uniform(0.3, 3.0))
+            kinds = (self._move, self._move, self._pause, self._cordon, self._degrade, self._delete)
             try:
-                await self._random.choice(
-                    (self._move, self._move, self._pause, self._cordon, self._degrade, self._delete)
-                )(jobs)
+                await self._random.choice(kinds)(jobs)
             except SdrsError as error:
                 self._world.note(f"operator was told {error.reason}")
 
@@ -164,15 +163,11 @@ class Operator:
         if groups:
             group = self._random.choice(groups)
             to = self._random.choice(("", "", *self._world.node_names))
+            named = {"request_id": random_id(), "group_id": group.id, "to_node_id": to}
             if self._random.random() < 0.7:
-                await self._ask(
-                    "switchover",
-                    pb.SwitchoverRequest(request_id=random_id(), group_id=group.id, to_node_id=to, drain_ms=500),
-                )
+                await self._ask("switchover", pb.SwitchoverRequest(**named, drain_ms=500))
             else:
-                await self._ask(
-                    "failover", pb.FailoverRequest(request_id=random_id(), group_id=group.id, to_node_id=to)
-                )
+                await self._ask("failover", pb.FailoverRequest(**named))
 
     async def _pause(self, jobs: list[JobName]) -> None:
         is_paused = self._random.random() < 0.5

@@ -1,4 +1,4 @@
-"""A cluster for schedules that need exact timing: nothing happens to it by chance, and a test says what happens when."""
+"""A cluster for schedules that need exact timing: nothing befalls it by chance, and a test says what happens when."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import Save, SaveState
-from sdrs_core.cluster import Group, NodeState
+from sdrs_core.cluster import Group
 from sdrs_core.ids import JobName, NodeId
 from tests.simulation.client import Control, Rank
 from tests.simulation.controller import ControllerProcess
 from tests.simulation.metastore import StoreServer
 from tests.simulation.people import POOL, Operator
-from tests.simulation.story import until
-from tests.simulation.world import Outcome, World
+from tests.simulation.story import nodes_up, until
+from tests.simulation.world import Outcome, World, undisturbed
 
 JOB = JobName("job")
 FIRST = Attempt("run", 1, "test")
@@ -87,24 +87,20 @@ class Stage:
 
 def perform(script: Callable[[Stage], Coroutine[Any, Any, None]], *, mirrors: int = 2) -> Outcome:
     """Play ``script`` on four nodes and two controllers; all invariants are checked on the way."""
+    with undisturbed():
+        outcome = _perform(script, mirrors)
+    assert not outcome.failure, outcome.failure
+    return outcome
+
+
+def _perform(script: Callable[[Stage], Coroutine[Any, Any, None]], mirrors: int) -> Outcome:
     world = World(0, node_count=4, controller_count=2, keeps_trace=True)
 
     async def story() -> None:
         world.start_all()
         stage = Stage(world)
-        await until(lambda: _nodes_up(world) == 4, "all nodes are up")
+        await until(lambda: nodes_up(world) == 4, "all nodes are up")
         await stage.operator.create_pool(mirrors, allow_degraded=False)
         await script(stage)
 
-    outcome = world.run(story())
-    assert not outcome.failure, outcome.failure
-    return outcome
-
-
-def _nodes_up(world: World) -> int:
-    return sum(
-        node.state is NodeState.UP
-        for leader in world.leaders
-        if leader.controller
-        for node in leader.controller.members.nodes()
-    )
+    return world.run(story())

@@ -9,7 +9,7 @@ from random import Random
 from sdrs_core.cluster import NodeState
 from tests.simulation.faults import Faults
 from tests.simulation.people import Operator, TrainingJob
-from tests.simulation.world import Outcome, SimulationError, World
+from tests.simulation.world import Outcome, SimulationError, World, undisturbed
 
 HEALED_WITHIN_SECONDS = 120.0
 _POLL_SECONDS = 0.5
@@ -17,6 +17,11 @@ _POLL_SECONDS = 0.5
 
 def play(seed: int, *, keeps_trace: bool = False, plant: Callable[[World], None] = lambda world: None) -> Outcome:
     """One seed from beginning to end."""
+    with undisturbed():
+        return _play(seed, keeps_trace, plant)
+
+
+def _play(seed: int, keeps_trace: bool, plant: Callable[[World], None]) -> Outcome:
     shape = Random(f"{seed} shape")
     world = World(
         seed,
@@ -33,7 +38,7 @@ async def _tell(world: World, *, mirrors: int, allow_degraded: bool) -> None:
     world.start_all()
     operator = Operator(world)
     jobs = [TrainingJob(world, "alone", 1), TrainingJob(world, "pair", 2)]
-    await until(lambda: _nodes_up(world) == len(world.node_names), "all nodes are up at the beginning")
+    await until(lambda: nodes_up(world) == len(world.node_names), "all nodes are up at the beginning")
     await operator.create_pool(mirrors, allow_degraded=allow_degraded)
     for job in jobs:
         job.start()
@@ -71,7 +76,7 @@ async def _recover(world: World, operator: Operator, jobs: list[TrainingJob]) ->
                 raise SimulationError(f"I4: {job.name} step {step} was acknowledged, and cannot be read")
 
 
-def _nodes_up(world: World) -> int:
+def nodes_up(world: World) -> int:
     leaders = world.leaders
     if len(leaders) != 1 or leaders[0].controller is None:
         return 0

@@ -112,7 +112,7 @@ def test_late_bytes_for_a_former_member_leave_nothing_behind() -> None:
             node.transfer_seconds = lambda: 2.0
         saving = stage.begin_saving(stage.rank(), 1)
         primary, _ = await stage.until_asked("write_blob")
-        member, frames = await stage.until_asked("write_blob")
+        member, _ = await stage.until_asked("write_blob")
         [group] = [g for g in stage.groups().values() if g.primary == primary and member in g.members]
         spare = next(name for name in stage.world.node_names if name not in group.members)
         await asyncio.sleep(0.5)
@@ -170,7 +170,8 @@ def test_a_late_drop_of_a_deposed_controller_is_refused() -> None:
         held_before = NodeId(node) in stage.holding(save)
         stage.world.network.join(name, node, is_kept=True)
         await asyncio.sleep(0.05)
-        assert held_before and NodeId(node) in stage.holding(save)
+        assert held_before
+        assert NodeId(node) in stage.holding(save)
 
     outcome = perform(script)
     assert any("drop_fragments: STALE_TERM" in line for line in outcome.trace)

@@ -18,35 +18,25 @@ import pytest
 from tests.simulation.story import play
 from tests.simulation.world import Outcome
 
-SEEDS = 120
+_SEEDS = 100
 _PORTION = 20
+_GIVEN = os.environ.get("SDRS_SEED")
+_PORTIONS = [list(range(first, first + _PORTION)) for first in range(0, _SEEDS, _PORTION)]
 _ROOT = Path(__file__).parents[2]
 
 
-def _check(outcome: Outcome) -> None:
-    assert not outcome.failure, (
-        f"seed {outcome.seed} failed {outcome.failure}\n"
-        f"replay it: SDRS_SEED={outcome.seed} pytest -s tests/simulation/test_seeds.py"
-    )
-
-
-@pytest.mark.skipif("SDRS_SEED" not in os.environ, reason="no seed to replay")
-def test_the_given_seed() -> None:
-    outcome = play(int(os.environ["SDRS_SEED"]), keeps_trace=True)
-    print("\n".join(outcome.trace))
-    print(f"digest {outcome.digest}, {outcome.virtual_seconds:.1f} virtual seconds, {outcome.commits} commits")
-    _check(outcome)
-
-
-@pytest.mark.skipif("SDRS_SEED" in os.environ, reason="another seed was asked for")
-@pytest.mark.parametrize("first", range(0, SEEDS, _PORTION))
-def test_nothing_acknowledged_is_lost_and_all_is_well_after_healing(first: int) -> None:
+@pytest.mark.parametrize("seeds", [[int(_GIVEN)]] if _GIVEN else _PORTIONS, ids=lambda seeds: f"from {seeds[0]}")
+def test_nothing_acknowledged_is_lost_and_all_is_well_after_healing(seeds: list[int]) -> None:
     commits = 0
-    for seed in range(first, first + _PORTION):
-        outcome = play(seed)
-        _check(outcome)
+    for seed in seeds:
+        outcome = play(seed, keeps_trace=_GIVEN is not None)
+        print("\n".join(outcome.trace))
+        assert not outcome.failure, (
+            f"seed {seed} failed {outcome.failure}\n"
+            f"replay it: SDRS_SEED={seed} pytest -s tests/simulation/test_seeds.py"
+        )
         commits += outcome.commits
-    assert commits > _PORTION, "so few commits test nothing"
+    assert commits > len(seeds) or _GIVEN, "so few commits test nothing"
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])

@@ -74,19 +74,27 @@ class Outcome:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """What is freed when must not depend on what ran before; and what was left half done is let go of in silence."""
+def undisturbed() -> Iterator[None]:
+    """Around the whole life of a world: what is freed when must not depend on what ran before, and nothing is left."""
     gc.freeze()
     gc.disable()
-    tell = sys.unraisablehook
     try:
         yield
     finally:
-        sys.unraisablehook = lambda _: None
-        gc.collect()
-        sys.unraisablehook = tell
+        with _in_silence():
+            gc.collect()
         gc.enable()
         gc.unfreeze()
+
+
+@contextmanager
+def _in_silence() -> Iterator[None]:
+    """What was left half done complains when it is let go of."""
+    tell, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = tell
 
 
 class World:
@@ -101,7 +109,7 @@ class World:
         self.loop.set_exception_handler(self._unhandled)
         self.network = Network(self.loop, self.chance("network"), self.note, self.defect)
         self.platters: dict[NodeId, Platter] = {}
-        self.checks = Checks(self.fail, self.platters)
+        self.checks = Checks(self.platters, fail=self.fail)
         self.network.on_request = self.checks.requested
         self._disks = self.chance("disks")
         self.controller_names = tuple(f"controller-{number}" for number in range(1, controller_count + 1))
@@ -110,6 +118,8 @@ class World:
         self.controllers: dict[str, ControllerProcess] = {}
         self.nodes: dict[NodeId, NodeProcess] = {}
         self.store: StoreServer | None = None
+        # Set by planted bugs: which faults to have, all unless told; they then meet more often.
+        self.fault_kinds: tuple[str, ...] = ()
         # Set by planted bugs: what to do to a node's process once it is made.
         self.on_node: Callable[[NodeProcess], None] = lambda node: None
 
@@ -214,7 +224,7 @@ class World:
 
     def run(self, story: Coroutine[Any, Any, None]) -> Outcome:
         """Play ``story`` to its end, or to the first thing that is wrong."""
-        with _undisturbed(), self.patched():
+        with self.patched():
             try:
                 task = self.loop.create_task(story)
                 task.add_done_callback(lambda _: self.loop.stop())
@@ -227,8 +237,9 @@ class World:
             except LivelockError as error:
                 self.fail(f"stuck: {error}")
             virtual_seconds, self._is_over = self.loop.time(), True
-            self.loop.end()
-            self.controllers, self.nodes, self.store = {}, {}, None
+            with _in_silence():
+                self.loop.end()
+                self.controllers, self.nodes, self.store = {}, {}, None
         return Outcome(
             self.seed,
             self._hasher.hexdigest(),

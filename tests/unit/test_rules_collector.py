@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from sdrs_core.checkpoints import Save, SaveState
+from sdrs_core.cluster import Authority
 from sdrs_core.errors import AlreadyExistsError, FullError, NotFoundError, RefusedError, StaleTermError
 from sdrs_core.ids import BlobId, NodeId, SaveId, random_id
 from sdrs_storaged.control import keys
@@ -387,7 +388,7 @@ def test_a_node_that_saw_a_later_history_stops_every_change_and_the_collector() 
         members = harness.controller.members
         with pytest.raises(RefusedError, match="rolled back"):
             await members.register(
-                node(NODE), f"key of {NODE}", incarnation=members.cluster.incarnation, revision=revision + 1
+                node(NODE), f"key of {NODE}", seen=Authority(members.cluster.incarnation, 0, revision + 1)
             )
         await harness.pass_time(GRACE_SECONDS + 1)
         for _ in range(3):
@@ -433,9 +434,7 @@ def test_a_node_of_a_later_incarnation_stops_every_change_too() -> None:
         harness = await started()
         members = harness.controller.members
         with pytest.raises(RefusedError):
-            await members.register(
-                node(NODE), f"key of {NODE}", incarnation=members.cluster.incarnation + 1, revision=0
-            )
+            await members.register(node(NODE), f"key of {NODE}", seen=Authority(members.cluster.incarnation + 1))
         with pytest.raises(RefusedError):
             await harness.begin(10)
 
