@@ -169,6 +169,24 @@ def test_a_complete_save_is_committed_even_if_nobody_renewed_it() -> None:
     asyncio.run(run())
 
 
+def test_a_receipt_whose_answer_was_lost_counts_once_its_client_begins_again() -> None:
+    """The client is told that its shard is in, sends nothing any more, and waits."""
+
+    async def run() -> None:
+        harness = await started()
+        begun = await harness.begin(10)
+        harness.store.lose_answer_of(1)
+        with pytest.raises(UnavailableError):
+            await harness.seal(begun)
+        again = await harness.begin(10)
+        assert again.registered is not None
+        save, shard_count = await harness.controller.commits.wait(begun.save.save_id, JOB, 10, wait_ms=100)
+        assert (save.state, shard_count) == (SaveState.COMMITTED, 1)
+        consistent(harness)
+
+    asyncio.run(run())
+
+
 def test_a_begin_whose_answer_was_lost_is_found_again_or_expires() -> None:
     async def run() -> None:
         harness = await started()

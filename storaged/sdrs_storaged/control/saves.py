@@ -83,11 +83,16 @@ class Saves:
             )
         save = stored.value
         registered = await self._records.get(keys.shard(save.save_id, request.rank), Shard)
+        pending = self._commits.get(save.save_id)
         group = None
         if registered is None and save.state is SaveState.PENDING:
             group = self._choose_group(request)
-            if pending := self._commits.get(save.save_id):
+            if pending:
                 self._commits.send(pending, request.rank, group.id)
+        elif registered and pending:
+            # Stored before, but perhaps never counted: the store's answer to that may have been lost. Its client is
+            # told that it is in, and only waits from here on.
+            self._commits.count(pending, registered.value)
         return Begun(save, self._members.capability(save.save_id), group, registered.value if registered else None)
 
     async def _open(self, request: SaveRequest) -> Stored[Save]:
