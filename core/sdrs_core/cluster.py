@@ -130,7 +130,7 @@ class Authority:
 
     incarnation: int = 0
     term: int = 0
-    # The highest that this term itself has written.
+    # The highest that this term itself has written, or found when it began.
     revision: int = 0
     # Two terms of the same number, of a catalog that was put back to the past, are told apart by it.
     term_id: str = ""

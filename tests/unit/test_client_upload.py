@@ -89,6 +89,7 @@ class FakeCluster:
     begins: list[BeginSaveRequest] = field(default_factory=list)
     sent: list[WriteIntent] = field(default_factory=list)
     seals: list[SealShardRequest] = field(default_factory=list)
+    seal_seconds: list[float] = field(default_factory=list)
     other_calls: list[str] = field(default_factory=list)
     # What becomes of a blob or a seal at (node, epoch), if not success.
     on_send: Callable[[str, WriteIntent, Cutoff], None] = lambda node, intent, cutoff: None
@@ -154,6 +155,7 @@ class NodeCalls:
         assert method == "seal_shard"
         self.cluster.on_seal(self.node_id, request, cutoff)
         self.cluster.seals.append(request)
+        self.cluster.seal_seconds.append(timeout_seconds)
 
 
 @dataclass
@@ -193,6 +195,14 @@ def failing(times: int, error: SdrsError) -> Callable[..., None]:
                 raise error
 
     return act
+
+
+def test_a_seal_may_take_as_long_as_the_shard_takes_to_reach_a_member_that_came_in() -> None:
+    small, large = (setup(FakeCluster([("g", 1, "node-1")])) for _ in range(2))
+    cast(Payload, large.upload._payload).blobs.append(Blob(bytes(30_000_000)))
+    for one in (small, large):
+        one.upload.run()
+    assert large.cluster.seal_seconds[0] - small.cluster.seal_seconds[0] == pytest.approx(3)
 
 
 def test_a_save_without_trouble_begins_sends_and_seals_once() -> None:

@@ -7,20 +7,18 @@ and is never answered. Whatever is dropped meanwhile must not count on record at
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from sdrs_core.checkpoints import Save, SaveState
 from sdrs_core.cluster import Node, Order
-from sdrs_core.errors import UnavailableError
 from sdrs_core.levels import Level
 from sdrs_storaged.control.claims import FragmentName
 from tests.support.control import GRACE_SECONDS, JOB, Harness
+from tests.support.interrupts import Story, interrupt_everywhere
 from tests.support.mirrors import A, B, C, D, blob_of, mirrored, started_with_mirrors
 
-Story = Callable[[Harness], Awaitable[None]]
 NODES = (A, B, C, D)
 
 
@@ -95,13 +93,6 @@ async def prepared(on: Sequence[str]) -> Harness:
     return harness
 
 
-async def count_transactions(story: Story, on: Sequence[str]) -> int:
-    harness = await prepared(on)
-    before = harness.store.txn_count
-    await story(harness)
-    return harness.store.txn_count - before
-
-
 async def check(harness: Harness) -> None:
     """In the end each blob has its two copies, on record and in truth, and nothing else is left anywhere."""
     harness.silent.clear()
@@ -127,36 +118,13 @@ async def check_copies(harness: Harness, save: Save) -> set[str]:
     return {blob.id}
 
 
-async def interrupted(story: Story, on: Sequence[str], number: int, *, lost: bool, restart: bool) -> None:
-    harness = await prepared(on)
-    if lost:
-        harness.store.lose_answer_of(number)
-    else:
-        harness.store.fail(number, UnavailableError("the store is out of reach"))
-    with contextlib.suppress(UnavailableError):
-        await story(harness)
-    harness.store.heal()
-    if restart:
-        await harness.start()
-    else:
-        await story(harness)
-    await check(harness)
-
-
 @pytest.mark.parametrize("restart", [True, False], ids=["new controller", "same controller"])
 @pytest.mark.parametrize("lost", [True, False], ids=["answer lost", "failed"])
 @pytest.mark.parametrize(("story", "on"), STORIES, ids=lambda value: getattr(value, "__name__", "holders"))
 def test_an_interrupt_at_any_transaction_leaves_every_blob_with_its_copies(
     story: Story, on: Sequence[str], lost: bool, restart: bool
 ) -> None:
-    transactions = asyncio.run(count_transactions(story, on))
-    assert transactions > 1
-    for number in range(1, transactions + 1):
-        try:
-            asyncio.run(interrupted(story, on, number, lost=lost, restart=restart))
-        except BaseException as error:
-            error.add_note(f"interrupted at transaction {number} of {transactions}")
-            raise
+    interrupt_everywhere(lambda: prepared(on), story, check, lost=lost, restart=restart)
 
 
 @pytest.mark.parametrize(("story", "on"), STORIES, ids=lambda value: getattr(value, "__name__", "holders"))

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from sdrs_core.checkpoints import SaveState
-from sdrs_core.cluster import Node, NodeState
+from sdrs_core.cluster import Authority, Node, NodeState
 from sdrs_core.errors import RefusedError, SdrsError, StaleEpochError, UnavailableError
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import NodeId, PoolName
 from sdrs_core.levels import Level
 from sdrs_storaged.control.saves import Begun
-from tests.support.control import Harness, attempt, started
+from tests.support.control import Harness, attempt, node, started
 
 A, B, C, D = (NodeId(f"node-{letter}") for letter in "abcd")
 FAST = PoolName("fast")
@@ -179,6 +179,19 @@ def test_who_registers_again_as_before_costs_no_transaction_and_no_new_map() -> 
         number, txn_count = harness.controller.map.number, harness.store.txn_count
         await harness.register()
         assert (harness.controller.map.number, harness.store.txn_count) == (number, txn_count)
+
+    on_four_nodes(test)
+
+
+def test_a_node_that_moved_to_another_domain_is_planned_for_also_if_the_answer_was_lost() -> None:
+    async def test(harness: Harness) -> None:
+        replica = harness.group(OF_A).home[1]
+        moved = replace(node(replica), domain=A)
+        harness.store.lose_answer_of(1)
+        with pytest.raises(UnavailableError):
+            await harness.controller.members.register(moved, f"key of {replica}", seen=Authority())
+        await harness.controller.members.register(moved, f"key of {replica}", seen=Authority())
+        assert replica not in harness.group(OF_A).home
 
     on_four_nodes(test)
 

@@ -11,9 +11,11 @@ from dataclasses import replace
 import pytest
 
 from sdrs_core.cluster import Authority
-from sdrs_core.errors import RefusedError
+from sdrs_core.errors import FullError, RefusedError
 from sdrs_core.ids import NodeId
-from sdrs_storaged.control.meta.store import LEADER_KEY, Delete
+from sdrs_storaged.control import keys
+from sdrs_storaged.control.export import Exporter
+from sdrs_storaged.control.meta.store import LEADER_KEY, Delete, Put
 from tests.support.control import JOB, NODE, FaultyStore, Harness, node
 
 OTHER = NodeId("node-2")
@@ -111,6 +113,28 @@ def test_nodes_of_the_same_history_are_welcome_whichever_term_they_saw_last() ->
         for seen in [*authorities, Authority(), Authority(1, 1, 1)]:
             await _meet(harness, seen)
         await harness.save(4)
+
+    play(test)
+
+
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "full"])
+def test_a_controller_that_can_write_nothing_is_obeyed_by_those_who_followed_the_one_before(is_sealed: bool) -> None:
+    async def test(harness: Harness) -> None:
+        async def full(_: int) -> None:
+            if any(op.key.startswith(keys.TERMS) for op in harness.store.txns[-1][1] if isinstance(op, Put)):
+                raise FullError("the store is full")
+
+        seen = _seen(harness)
+        if is_sealed:
+            await Exporter(harness.controller.records, harness.clock).seal()
+        else:
+            harness.store.before = full
+        await harness.start()
+        assert _seen(harness).term > seen.term
+        assert _seen(harness).revision >= seen.revision
+        harness.store.heal()
+        await harness.start()
+        await _meet(harness, seen)
 
     play(test)
 

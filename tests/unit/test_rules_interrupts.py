@@ -6,19 +6,16 @@ and is never answered.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from sdrs_core.checkpoints import SaveState
 from sdrs_core.cluster import DEFAULT_POOL
-from sdrs_core.errors import StaleAttemptError, UnavailableError
+from sdrs_core.errors import StaleAttemptError
 from sdrs_core.ids import NodeId
 from tests.support.control import GRACE_SECONDS, JOB, NODE, TTL_SECONDS, Harness, attempt, started
-
-Story = Callable[[Harness], Awaitable[None]]
+from tests.support.interrupts import Story, interrupt_everywhere
 
 
 async def save_with_two_ranks(harness: Harness) -> None:
@@ -75,13 +72,6 @@ async def prepared() -> Harness:
     return harness
 
 
-async def count_transactions(story: Story) -> int:
-    harness = await prepared()
-    before = harness.store.txn_count
-    await story(harness)
-    return harness.store.txn_count - before
-
-
 async def check(harness: Harness) -> None:
     """What is visible is whole, what is pending ends, the next save works, the totals are right."""
     for save in await harness.listed(all_states=True):
@@ -110,32 +100,8 @@ async def check(harness: Harness) -> None:
     assert set().union(*(harness.nodes.names(node_id) for node_id in harness.nodes.fragments)) == named
 
 
-async def interrupted(story: Story, number: int, *, lost: bool, restart: bool) -> None:
-    harness = await prepared()
-    if lost:
-        harness.store.lose_answer_of(number)
-    else:
-        harness.store.fail(number, UnavailableError("the store is out of reach"))
-    with contextlib.suppress(UnavailableError):
-        await story(harness)
-    harness.store.heal()
-    if restart:
-        await harness.start()
-    else:
-        # Whoever was interrupted tries again.
-        await story(harness)
-    await check(harness)
-
-
 @pytest.mark.parametrize("restart", [True, False], ids=["new controller", "same controller"])
 @pytest.mark.parametrize("lost", [True, False], ids=["answer lost", "failed"])
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_an_interrupt_at_any_transaction_leaves_nothing_half_done(story: Story, lost: bool, restart: bool) -> None:
-    transactions = asyncio.run(count_transactions(story))
-    assert transactions > 1
-    for number in range(1, transactions + 1):
-        try:
-            asyncio.run(interrupted(story, number, lost=lost, restart=restart))
-        except BaseException as error:
-            error.add_note(f"interrupted at transaction {number} of {transactions}")
-            raise
+    interrupt_everywhere(prepared, story, check, lost=lost, restart=restart)

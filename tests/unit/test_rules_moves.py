@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sdrs_core.cluster import Authority
-from sdrs_core.errors import NotFoundError, RefusedError
+from sdrs_core.errors import NotFoundError, RefusedError, UnavailableError
 from sdrs_core.ids import GroupId
 from tests.support.control import Harness, node
 from tests.unit.test_rules_failover import FAST, OF_A, A, B, C, D, begin_at_a, events_of, on_four_nodes
@@ -90,6 +90,18 @@ def test_a_switchover_waits_for_saves_under_way_and_keeps_new_ones_away() -> Non
         await harness.seal(begun)
         assert (await moving).primary != A
         assert await harness.steps() == [10]
+
+    on_four_nodes(test)
+
+
+def test_a_save_waits_for_switchovers_if_no_other_group_takes_it() -> None:
+    async def test(harness: Harness) -> None:
+        groups = {group.id for group in harness.controller.members.groups(pool=FAST)}
+        harness.controller.groups.moving |= groups
+        with pytest.raises(UnavailableError, match="is being moved"):
+            await harness.begin(10, pool=FAST)
+        harness.controller.groups.moving -= groups
+        assert (await harness.begin(10, pool=FAST)).group
 
     on_four_nodes(test)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from sdrs.rpc.cutoff import Cutoff
+from sdrs.rpc.nodes import transfer_seconds
 from sdrs.save.order import SaveOrder
 from sdrs.save.payload import Payload
 from sdrs.saving import Saving
@@ -107,7 +108,10 @@ class ShardSender:
             shard=shard_to(shard),
         )
         calls = self._routes.calls(self._primary)
-        calls.call("seal_shard", request, timeout_seconds=SEAL_SECONDS, cutoff=self._cutoff)
+        # A member that came in meanwhile gets all of it from the primary now (P11). If that gets stuck, the group moves
+        # on, and the cutoff ends this.
+        timeout_seconds = transfer_seconds(self._payload.total_bytes, SEAL_SECONDS)
+        calls.call("seal_shard", request, timeout_seconds=timeout_seconds, cutoff=self._cutoff)
 
     def _intent(self, ordinal: int, size_bytes: int) -> WriteIntent:
         begun = self._begun

@@ -93,11 +93,12 @@ class Members:
         joined = replace(node, state=NodeState.DOWN, disks=(), cordoned=cordoned, flapping=False)
         record = NodeRecord(joined, secret)
         is_news = known is None or known.value != record
+        has_moved = known is None or known.value.node.domain != node.domain
+        # Before it is stored: the answer to that may be lost, and then it is planned when the node comes again.
+        self._is_planned &= not has_moved and self._groups.has_group_of(node.id)
         if is_news:
             await self._store_node(record)
-        has_moved = known is None or known.value.node.domain != node.domain
-        if has_moved or not self._is_planned or not self._groups.has_group_of(node.id):
-            self._is_planned = False
+        if not self._is_planned:
             await self._groups.plan()
             self._is_planned = is_news = True
         log.info("node_registered", node=node.id, address=node.endpoints.grpc, pid=node.pid)
@@ -239,6 +240,10 @@ class Members:
             shunned=self._groups.shunned(),
             moving=frozenset(self._groups.moving),
         )
+
+    def is_moving(self, group_id: GroupId) -> bool:
+        """Whether an operator moves it right now."""
+        return group_id in self._groups.moving
 
     def shunned(self) -> frozenset[tuple[GroupId, NodeId]]:
         """Members that the primary of their group found failing or too slow."""

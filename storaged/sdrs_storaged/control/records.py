@@ -87,7 +87,8 @@ class Records:
         self.term = term
         # The highest revision that this controller knows of: the store may never answer with a lower one (P18).
         self.revision = 0
-        # The highest that was written in this very term: what nodes are told. What it reads may be of a later term.
+        # The highest that was written in this very term, or before it: what nodes are told. What it reads may be of a
+        # later term.
         self.written_revision = 0
         # P18: a reason not to change anything any more: a node has seen a later history than ours, or ours goes on in
         # another store.

@@ -175,6 +175,9 @@ class Saves:
                 f'pool "{request.pool}" has no node that is up ({len(members)} known): start one, see "sdrs node list"'
             )
         refusals = [g.problem for g in groups if g.problem]
+        moving = [g.problem for g in groups if self._members.is_moving(g.id)]
+        if moving:
+            raise UnavailableError(moving[0])  # over in a moment: no save fails because of a switchover
         if len(refusals) == len(groups) and any(node.takes_writes for node in members):
             raise RefusedError(refusals[0], pool=request.pool)
         if any(node.takes_writes for node in members):

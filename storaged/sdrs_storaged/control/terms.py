@@ -33,9 +33,12 @@ class Terms:
         """Enter this controller's term, before any node hears of it. A sealed catalog is left as it is, and a full one:
         then nodes are told no id.
         """
+        began_revision = await records.store.revision()
+        # Who can write nothing yet, or never, is obeyed all the same: nodes refuse a term that begins in their past.
+        records.written_revision = max(records.written_revision, began_revision)
         if records.frozen_because:
             return cls(records, incarnation, "")
-        entry = TermEntry(random_id(), await records.store.revision())
+        entry = TermEntry(random_id(), began_revision)
         try:
             await records.commit([], [put(keys.term(incarnation, records.term.number), entry)])
         except FullError:
