@@ -83,6 +83,11 @@ class Decision:
         return len(self.live) < self.wanted
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether nothing is done now about too few copies, because a node that has one may return."""
+        return self.is_degraded and not self.copies and (self.undecided or self.wait_seconds is not None)
+
+    @property
     def is_unavailable(self) -> bool:
         return not self.readable and not self.undecided
 

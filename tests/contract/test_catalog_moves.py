@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sdrs_core.cluster import Authority
 from sdrs_core.errors import CorruptDataError, RefusedError, UnavailableError
 from sdrs_core.failover import first_epoch
 from sdrs_core.ids import NodeId
@@ -83,7 +84,7 @@ def test_a_sealed_store_changes_nothing_any_more_also_after_a_restart(stores: St
                 source.begin(99, by=attempt(2)),
                 source.create_pool("new"),
                 source.controller.catalog.delete(JOB, 10, why="by request"),
-                source.controller.members.register(node(NodeId("n")), "key", incarnation=0, revision=0),
+                source.controller.members.register(node(NodeId("n")), "key", seen=Authority()),
                 source.controller.collector.collect(),
             ):
                 with pytest.raises(RefusedError, match="goes on elsewhere"):

@@ -1,4 +1,4 @@
-"""A cluster on a real etcd of which any part is killed, frozen or armed, and that is well again before the next test."""
+"""A cluster on a real etcd of which any part is killed, frozen or armed, and that is well before the next test."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def running(
     controller: dict[str, Any] | None = None,
     **options: Any,
 ) -> Iterator[BatteredControl]:
-    """``endpoints``: where the controllers find etcd, if not at its own. A daemon that has a traceback in its log failed
-    the test.
+    """``endpoints``: where the controllers find etcd, if not at its own addresses. A daemon that has a traceback in its
+    log failed the test.
     """
     with running_controllers(
         folder,

@@ -23,6 +23,7 @@ from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import ContentKind
 from sdrs_core.cluster import Endpoints, Group, Node
 from sdrs_core.errors import (
+    DeadlineExceededError,
     FullError,
     InternalError,
     RefusedError,
@@ -350,8 +351,9 @@ def test_the_controllers_word_comes_through_when_the_only_node_is_gone() -> None
     assert [list(begin.avoid_node_ids) for begin in cluster.begins] == [[], ["a"], []]
 
 
-def test_a_full_node_is_not_blamed_for_a_controller_that_is_out_of_reach() -> None:
-    away = UnavailableError("cannot be reached", peer="the controller")
+@pytest.mark.parametrize("kind", [UnavailableError, DeadlineExceededError])
+def test_a_full_node_is_not_blamed_for_a_controller_that_is_out_of_reach(kind: type[SdrsError]) -> None:
+    away = kind("cannot be reached", peer="the controller")
     cluster = FakeCluster([("g", 1, "a"), away, ("h", 1, "b")], on_send=failing(1, FullError("disk full")))
     setup(cluster, blob_count=1).upload.run()
     assert [list(begin.avoid_node_ids) for begin in cluster.begins] == [[], ["a"], ["a"]]

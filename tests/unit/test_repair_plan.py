@@ -97,6 +97,16 @@ def test_a_node_that_was_not_heard_yet_moves_nothing_and_makes_nothing_unavailab
     assert (decision.action, decision.is_unavailable, decision.undecided) == (None, False, True)
 
 
+def test_too_few_copies_are_awaited_while_a_node_may_return_and_not_if_nobody_can_take_one() -> None:
+    away = stock("x", liveness=Liveness.DOWN, down_for_seconds=1)
+    assert decide(blob_on("a", "x"), stock("a"), away, stock("b")).is_awaited
+    assert decide(blob_on("a", "x"), stock("a"), replace(away, liveness=Liveness.UNKNOWN)).is_awaited
+    gone = replace(away, down_for_seconds=1e6)
+    assert not decide(blob_on("a", "x"), stock("a"), gone, stock("b")).is_awaited
+    assert not decide(blob_on("a", "x"), stock("a"), gone).is_awaited
+    assert not decide(blob_on("a", "b"), stock("a"), stock("b")).is_awaited
+
+
 def test_a_blob_without_any_copy_in_reach_is_unavailable_and_left_alone() -> None:
     down = stock("x", liveness=Liveness.DOWN, down_for_seconds=1e6)
     for decision in (

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from sdrs_core.cluster import Authority
 from sdrs_core.errors import NotFoundError, RefusedError
 from sdrs_core.ids import GroupId
 from tests.support.control import Harness, node
@@ -56,7 +57,7 @@ def test_a_node_that_is_moved_in_takes_the_place_of_one_in_its_own_domain() -> N
         primary, replica = harness.group(OF_A).members
         stranger = next(node for node in harness.node_ids if node not in (primary, replica))
         moved_in = replace(node(stranger), domain=primary)
-        await harness.controller.members.register(moved_in, f"key of {stranger}", incarnation=0, revision=0)
+        await harness.controller.members.register(moved_in, f"key of {stranger}", seen=Authority())
         moved = await harness.controller.moves.switchover(GROUP, stranger, 0)
         assert (moved.primary, moved.members) == (stranger, (replica, stranger))
         assert set(moved.home) == {replica, stranger}
@@ -147,6 +148,23 @@ def test_while_paused_nothing_fails_over_but_an_operator_still_can() -> None:
         await harness.controller.moves.set_automatic("")
         await harness.wait(5)
         assert A not in harness.group(OF_A).members
+
+    on_four_nodes(test)
+
+
+def test_only_what_lies_on_nodes_of_the_group_is_given_up_with_it() -> None:
+    async def test(harness: Harness) -> None:
+        for step, primary in ((10, A), (20, B)):
+            await harness.save(step, avoid=frozenset(harness.node_ids) - {primary})
+        await harness.kill(A, B)
+        await harness.wait(5)
+        group_id = GroupId("default:node-a")
+        with pytest.raises(RefusedError, match="1 checkpoints on nodes of group"):
+            await harness.controller.moves.failover(group_id, "", accept_data_loss=False)
+        group, lost = await harness.controller.moves.failover(group_id, "", accept_data_loss=True)
+        assert [save.step for save in lost] == [10]
+        assert await harness.steps() == [20]
+        assert (group.members, group.home) == ((C,), (C,))
 
     on_four_nodes(test)
 

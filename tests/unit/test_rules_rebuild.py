@@ -99,10 +99,10 @@ def test_the_rebuilt_cluster_is_followed_by_nodes_that_have_seen_a_later_revisio
         assert (new.id, new.incarnation) == (old.id, 8)
         assert new.secret not in ("", old.secret)
         members = cluster.controller.members
-        await members.register(node(NodeId("node-1")), "key of node-1", incarnation=7, revision=1_000_000)
+        await members.register(node(NodeId("node-1")), "key of node-1", seen=Authority(7, 0, 1_000_000))
         assert not cluster.records.frozen_because
         with pytest.raises(PermissionDeniedError):  # the first key that came is the node's own
-            await members.register(node(NodeId("node-1")), "another key", incarnation=7, revision=1)
+            await members.register(node(NodeId("node-1")), "another key", seen=Authority(7, 0, 1))
 
     play(run)
 
@@ -224,7 +224,7 @@ def test_a_snapshot_has_no_secrets_and_goes_to_nodes_of_different_domains(tmp_pa
         members = cluster.controller.members
         for name in cluster.node_ids:
             moved = replace(node(name), domain=name[0])
-            await members.register(moved, f"key of {name}", incarnation=0, revision=0)
+            await members.register(moved, f"key of {name}", seen=Authority())
         assert await take_snapshot(cluster, witnesses, tmp_path) == ["a1", "b1", "c1"]
         [(snapshot, content)] = witnesses["a1"].snapshots.items()
         text = unpacked(content)

@@ -165,9 +165,11 @@ def halted_because(cluster: Cluster, nodes: Sequence[Daemon]) -> str:
     It is no failure of `up`: what the operator does next needs the daemons running.
     """
     info = cluster.info()
-    sealed = next((warning for warning in info.warnings if "was exported" in warning), "")
-    if sealed:
-        return f"{sealed}: `sdrs down`, then `sdrs up --etcd --import FILE`, with the file that was written"
+    if info.frozen_because:
+        return (
+            f"{info.frozen_because}. After `sdrs meta export FILE` that is: `sdrs down`, then `sdrs up --etcd --import "
+            "FILE`"
+        )
     for daemon in nodes:
         theirs = _cluster_of(daemon)
         if theirs and theirs != info.id:

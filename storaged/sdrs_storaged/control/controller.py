@@ -31,6 +31,7 @@ from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.saves import Saves
 from sdrs_storaged.control.tables import ClusterRecord, Tables, found_cluster
 from sdrs_storaged.control.tally import Tally
+from sdrs_storaged.control.terms import Terms
 from sdrs_storaged.control.upkeep import FragmentCalls, Upkeep
 from sdrs_storaged.logs import get_log
 
@@ -47,6 +48,7 @@ class Controller:
         records: Records,
         cluster: ClusterRecord,
         tables: Tables,
+        terms: Terms,
         clock: Clock,
         nodes: NodeCalls,
         config: ControllerConfig,
@@ -62,7 +64,7 @@ class Controller:
             clock, nodes, suspect_after_seconds=config.suspect_after_seconds, wake=lambda: self.failover.wake()
         )
         self.groups = Groups(records, cluster, tables, self.events, clock, self.map)
-        self.members = Members(records, cluster, tables, self.groups, self.detector, self.map)
+        self.members = Members(records, cluster, tables, self.groups, self.detector, self.map, terms)
         self.pools = Pools(records, tables, self.members, self.groups, self.map)
         self.commits = Commits(records, self.members, clock, self.tally, ttl_seconds=config.save_ttl_seconds)
         self.receipts = Receipts(records, self.members, self.commits)
@@ -79,7 +81,7 @@ class Controller:
             nodes,
             clock,
             config,
-            self.events.record,
+            self.events,
         )
         self.verifier, self.repairer = upkeep.verifier, upkeep.repairer
         self.collector, self.losses, self.claims = upkeep.collector, upkeep.losses, upkeep.claims
@@ -119,7 +121,8 @@ class Controller:
         cluster = await found_cluster(records)
         tables = Tables(records)
         await tables.read()
-        controller = cls(records, cluster, tables, clock, nodes, config)
+        terms = await Terms.begin(records, cluster.incarnation)
+        controller = cls(records, cluster, tables, terms, clock, nodes, config)
         if config.default_pool and not sealed_because:
             await controller.pools.make_default()
         await controller.commits.load()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sdrs_core.cluster import Group
-from sdrs_core.failover import Reform, first_epoch
+from sdrs_core.failover import Cause, Reform, first_epoch
 from sdrs_core.ids import GroupId, NodeId, PoolName
 from sdrs_core.placement import plan_homes
 from sdrs_storaged.control import keys
@@ -139,9 +139,7 @@ class Groups:
         outcomes = []
         history = []
         for change in changes:
-            group = replace(
-                change.before, epoch=change.before.epoch + 1, members=change.members, primary=change.primary
-            )
+            group = change.after
             gone = set(change.before.members) - set(change.members)
             seconds = max(map(trouble_seconds, gone), default=0.0)
             outcomes.append(Outcome(group, str(change.cause), seconds))
@@ -207,8 +205,9 @@ def _group_id(pool: PoolName, node_id: NodeId) -> GroupId:
 
 
 def _told(change: Reform) -> str:
-    """For the history: who leads now if that is another one, why, and who came in."""
+    """For the history: who leads now if that is another one, why, and who came in for whom that names."""
     leads = f"{change.primary} leads; " if change.primary != change.before.primary else ""
-    joined = [node_id for node_id in change.members if node_id not in change.before.members]
+    is_named = change.cause is Cause.RESTORED
+    joined = [] if is_named else [node_id for node_id in change.members if node_id not in change.before.members]
     joins = f"; {', '.join(joined)} {'joins' if len(joined) == 1 else 'join'}" if joined else ""
     return f"{leads}{change.why}{joins}"

@@ -19,6 +19,7 @@ from sdrs_storaged.control.groups import Groups
 from sdrs_storaged.control.meta.store import Compare
 from sdrs_storaged.control.records import Records, Stored, put
 from sdrs_storaged.control.tables import ClusterRecord, Layout, NodeRecord, Tables
+from sdrs_storaged.control.terms import Terms
 from sdrs_storaged.logs import get_log
 
 log = get_log("members")
@@ -35,8 +36,10 @@ class Members:
         groups: Groups,
         detector: Detector,
         cluster_map: ClusterMap,
+        terms: Terms,
     ) -> None:
         self._records = records
+        self._terms = terms
         self.cluster = cluster
         self._tables = tables
         self._groups = groups
@@ -52,7 +55,9 @@ class Members:
         await self._tables.settle_doubt()
 
     def authority(self) -> Authority:
-        return Authority(self.cluster.incarnation, self._records.term.number, self._records.revision)
+        return Authority(
+            self.cluster.incarnation, self._records.term.number, self._records.written_revision, self._terms.own_id
+        )
 
     async def order(self, node_id: NodeId) -> Order:
         """What a command to this node carries."""
@@ -60,19 +65,22 @@ class Members:
 
     # Nodes
 
-    async def register(self, node: Node, node_key: str, *, incarnation: int, revision: int) -> None:
-        """A node says where it is. A name belongs to the node that first used it, by its key."""
+    async def register(self, node: Node, node_key: str, *, seen: Authority) -> None:
+        """A node says where it is. A name belongs to the node that first used it, by its key.
+
+        ``seen``: the highest authority that it has obeyed.
+        """
         check_name(node.id, "node id")
         async with self._tables.change():
-            is_news = await self._register(node, node_key, incarnation, revision)
+            is_news = await self._register(node, node_key, seen)
         if is_news:
             self._map.raise_number()
 
-    async def _register(self, node: Node, node_key: str, incarnation: int, seen_revision: int) -> bool:
+    async def _register(self, node: Node, node_key: str, seen: Authority) -> bool:
         """Whether anything changed. Mostly it has not: all nodes register anew with each new controller, and then
         thousands must not cost a transaction, a plan and a new map each (P20).
         """
-        await self._notice_time_travel(node.id, incarnation, seen_revision)
+        await self._notice_time_travel(node.id, seen)
         secret = shared_secret(node_key)
         known = self._tables.nodes.get(node.id)
         # A record that came out of a copy has no secret (P19): it takes the first key that comes with its name.
@@ -108,17 +116,20 @@ class Members:
             await self._store_node(replace(record, node=replace(record.node, cordoned=cordoned)))
         self._map.raise_number()
 
-    async def _notice_time_travel(self, node_id: NodeId, incarnation: int, revision: int) -> None:
-        # P18: this node followed a later history than the one we know. Going on would commit and collect against the
+    async def _notice_time_travel(self, node_id: NodeId, seen: Authority) -> None:
+        # P18: this node followed another history than the one we know. Going on would commit and collect against the
         # past.
         ours = await self._records.store.revision()
-        if incarnation > self.cluster.incarnation or (incarnation == self.cluster.incarnation and revision > ours):
+        incarnation = self.cluster.incarnation
+        is_later = seen.incarnation > incarnation or (seen.incarnation == incarnation and seen.revision > ours)
+        if is_later or await self._terms.is_of_another_history(seen):
             self._records.frozen_because = (
-                f"node {node_id} has seen a later state of this cluster (incarnation {incarnation}, revision "
-                f"{revision}) than the controller knows ({self.cluster.incarnation}, {ours}): the metadata was rolled "
-                "back. Nothing is changed or collected until the newer metadata is put back"
+                f"node {node_id} has seen a state of this cluster (incarnation {seen.incarnation}, term {seen.term}, "
+                f"revision {seen.revision}) that is not in the controller's past ({incarnation}, "
+                f"{self._records.term.number}, {ours}): the metadata was rolled back. Nothing is changed or collected "
+                "until the newer metadata is put back"
             )
-            log.error("metadata_rolled_back", node=node_id, seen_revision=revision, own_revision=ours)
+            log.error("metadata_rolled_back", node=node_id, seen_revision=seen.revision, own_revision=ours)
             raise RefusedError(self._records.frozen_because)
 
     def capability(self, save_id: SaveId) -> str:

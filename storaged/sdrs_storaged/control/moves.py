@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import replace
 
 from sdrs_core.checkpoints import Save
@@ -21,8 +21,9 @@ from sdrs_storaged.logs import get_log
 
 log = get_log("moves")
 
-# (pool) -> its readable saves that have a blob without a live holder; RefusedError if that cannot be told now.
-FindLost = Callable[[PoolName], Awaitable[list[Stored[Save]]]]
+# (pool, nodes) -> its readable saves that have a blob without a live holder, which should be on one of these nodes;
+# RefusedError if that cannot be told now.
+FindLost = Callable[[PoolName, Set[NodeId]], Awaitable[list[Stored[Save]]]]
 GiveUp = Callable[[Sequence[Stored[Save]], str], Awaitable[list[Save]]]
 
 
@@ -149,13 +150,14 @@ class Moves:
             )
 
     async def _settle_losses(self, group: Group, pool: Pool, *, accept_data_loss: bool) -> list[Save]:
-        found = await self._find_lost(pool.name)
+        # Not of the whole pool: what lies on nodes of other groups is accepted, or not, with those.
+        found = await self._find_lost(pool.name, _nodes_of(group))
         if found and not accept_data_loss:
             named = ", ".join(stored.value.title for stored in found[:5])
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""
             raise RefusedError(
-                f"{len(found)} checkpoints of pool {pool.name} have no live copy left ({named}{more}). They come back "
-                f"with their nodes; to give them up for good: sdrs failover {group.id} --accept-data-loss"
+                f"{len(found)} checkpoints on nodes of group {group.id} have no live copy left ({named}{more}). They "
+                f"come back with their nodes; to give them up: sdrs failover {group.id} --accept-data-loss"
             )
         return await self._give_up(found, f"data loss accepted with the failover of group {group.id}") if found else []
 
@@ -199,6 +201,11 @@ class Moves:
                 )
 
 
+def _nodes_of(group: Group) -> set[NodeId]:
+    """Those in it, and the one after which it is named: so each node has a group with which it can be given up."""
+    return {*group.members, *group.home, NodeId(group.id.removeprefix(f"{group.pool}:"))}
+
+
 def _is_good(view: View, node_id: NodeId) -> bool:
     facts = view.nodes.get(node_id)
     return facts is not None and facts.liveness is Liveness.UP and facts.takes_writes and not facts.cordoned
@@ -210,8 +217,6 @@ def _led_by(group: Group, target: NodeId, view: View) -> Group:
     Members that are lost are replaced where there are spares, also while that is paused: an operator asked for it.
     """
     pool = view.pools[group.pool]
-    if pool.copies == 1:
-        return replace(group, epoch=group.epoch + 1, members=(target,), primary=target)
     staying = _beside(target, group.members, view)[: pool.copies]
     moved = replace(
         group,

@@ -85,8 +85,10 @@ class Records:
     def __init__(self, store: MetaStore, term: Term) -> None:
         self.store = store
         self.term = term
-        # The highest revision that this controller knows of, told to nodes (P18) without asking the store each time.
+        # The highest revision that this controller knows of: the store may never answer with a lower one (P18).
         self.revision = 0
+        # The highest that was written in this very term: what nodes are told. What it reads may be of a later term.
+        self.written_revision = 0
         # P18: a reason not to change anything any more: a node has seen a later history than ours, or ours goes on in
         # another store.
         self.frozen_because = ""
@@ -126,6 +128,7 @@ class Records:
         if self._went_back(result.revision, known):
             raise RefusedError(self.frozen_because)
         if result.succeeded:
+            self.written_revision = max(self.written_revision, result.revision)
             return result.revision
         await self.check_leading()
         raise ConflictError("a record changed in between")

@@ -47,6 +47,8 @@ class Job:
 class Survey:
     limit: int
     degraded_blobs: int = 0
+    # Of those, the ones whose node is waited for before they are copied elsewhere.
+    awaited_blobs: int = 0
     unavailable_count: int = 0
     unavailable: dict[SaveId, Save] = field(default_factory=dict)
     raised: list[Save] = field(default_factory=list)
@@ -215,6 +217,7 @@ class Surveyor:
         not_before: NotBefore,
     ) -> None:
         survey.degraded_blobs += decision.is_degraded
+        survey.awaited_blobs += decision.is_awaited
         survey.wait(decision.wait_seconds)
         action = decision.action
         if action is None:

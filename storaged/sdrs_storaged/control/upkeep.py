@@ -13,11 +13,12 @@ from sdrs_storaged.control.collector import Collector, NodeCommands
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.copier import Copier, CopyCommands
 from sdrs_storaged.control.detector import Detector
+from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.holders import HolderRecords
 from sdrs_storaged.control.losses import Losses
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.records import Records
-from sdrs_storaged.control.repairer import RecordEvent, Repairer
+from sdrs_storaged.control.repairer import Repairer
 from sdrs_storaged.control.roll_call import RollCall
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.stocks import Stocks
@@ -44,7 +45,7 @@ class Upkeep:
         nodes: FragmentCalls,
         clock: Clock,
         config: ControllerConfig,
-        record_event: RecordEvent,
+        events: Events,
     ) -> None:
         self.claims = claims = Claims()
         holders = HolderRecords(records)
@@ -68,8 +69,8 @@ class Upkeep:
             ),
             roll_call,
             Copier(records, members, holders, nodes, claims),
+            events,
             clock,
-            record_event=record_event,
             inspect=self.verifier.inspect,
             interval_seconds=config.repair_interval_seconds,
             concurrency=config.repair_concurrency,

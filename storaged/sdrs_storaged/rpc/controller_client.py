@@ -93,7 +93,9 @@ class ControllerClient:
             node=convert.node_to(node),
             node_key=self._identity.key,
             incarnation=seen.incarnation,
+            term=seen.term,
             revision=seen.revision,
+            term_id=seen.term_id,
         )
         stub = self._channels.stub(self._address, MEMBERSHIP)
         response = await call(stub.register_node, request, f"controller {self._address}", _REGISTER_SECONDS)
