@@ -9,7 +9,7 @@ from typing import Any
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import Save, SaveState
 from sdrs_core.cluster import Group
-from sdrs_core.ids import JobName, NodeId
+from sdrs_core.ids import JobName, NodeId, PoolName
 from tests.simulation.client import Control, Rank
 from tests.simulation.controller import ControllerProcess
 from tests.simulation.metastore import StoreServer
@@ -39,6 +39,11 @@ class Stage:
     def groups(self) -> dict[str, Group]:
         """As they are on record."""
         return {group.id: group for group in self.world.checks.groups.values()}
+
+    def layout(self) -> int:
+        controller = self.leader.controller
+        assert controller
+        return controller.members.layout(PoolName(POOL)).value.number
 
     def epochs(self) -> dict[str, int]:
         return {group_id: group.epoch for group_id, group in self.groups().items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,9 +14,9 @@ from sdrs_core.errors import StaleAttemptError, UnavailableError
 from sdrs_core.ids import NodeId, random_id
 from sdrs_proto.v1 import control_pb2 as pb
 from sdrs_storaged.control import keys
-from sdrs_storaged.control.meta.store import Put
+from sdrs_storaged.control.meta.store import Compare, Op, Put
 from tests.simulation.client import contents_of
-from tests.simulation.people import POOL
+from tests.simulation.ledger import SHARDS
 from tests.simulation.stage import FIRST, JOB, Stage, perform
 from tests.simulation.story import until
 
@@ -65,41 +65,80 @@ def test_a_commit_whose_controller_died_before_it_heard_is_found_by_the_next_one
     perform(script)
 
 
-def _lose_answer_of_commit(stage: Stage, then: Any = lambda: None) -> None:
-    production = stage.store._txn
-    lost = False
+def _lose_answer_of_commit(stage: Stage, then: Callable[[], None] = lambda: None) -> None:
+    async def lose() -> None:
+        then()
+        raise UnavailableError("the answer was lost")
 
-    async def txn(request: tuple[str, Sequence[Any], Sequence[Any]]) -> Any:
-        nonlocal lost
+    _at_next(stage, keys.SAVES, after=lose, holds=lambda: bool(stage.committed()))
+
+
+def _at_next(
+    stage: Stage,
+    prefix: str,
+    *,
+    before: Callable[[], Awaitable[None]] | None = None,
+    after: Callable[[], Awaitable[None]] | None = None,
+    holds: Callable[[], bool] = lambda: True,
+) -> None:
+    """Around the next transaction that puts a key under ``prefix``: just before it is done, or once it was done."""
+    production = stage.store._txn
+    is_due = True
+
+    async def txn(request: tuple[str, Sequence[Compare], Sequence[Op]]) -> Any:
+        nonlocal is_due
+        is_meant = is_due and any(isinstance(op, Put) and op.key.startswith(prefix) for op in request[2])
+        if is_meant and before:
+            is_due = False
+            await before()
         result = await production(request)
-        is_commit = any(isinstance(op, Put) and op.key.startswith(keys.SAVES) for op in request[2])
-        if is_commit and stage.committed() and not lost:
-            lost = True
-            then()
-            raise UnavailableError("the answer was lost")
+        if is_meant and after and holds():
+            is_due = False
+            await after()
         return result
 
     stage.store._txn = txn  # type: ignore[method-assign]
 
 
-def test_a_layout_that_moves_between_two_receipts_does_not_stop_the_commit() -> None:
-    """P7: the commit compares the layout that holds then, not the one of its beginning."""
+def test_a_layout_that_moves_just_before_the_commit_does_not_stop_it() -> None:
+    """P7: the commit compares the layout that it was validated against; when that moved, it is looked at again."""
 
     async def script(stage: Stage) -> None:
-        ranks = [stage.rank(rank, world_size=2) for rank in range(2)]
-        first = stage.begin_saving(ranks[0], 1)
-        await until(lambda: any(stage.world.checks.shards.values()), "the first rank is in")
-        before = stage.leader.controller
-        assert before
-        layout = before.members.layout(before.members.pool(POOL).name).value.number
-        group = next(iter(stage.groups().values()))
-        move = pb.SwitchoverRequest(request_id=random_id(), group_id=group.id, drain_ms=100)
-        await stage.operator.control.call("switchover", move)
-        second = stage.begin_saving(ranks[1], 1)
-        saves = [await first, await second]
-        assert saves[0].save_id == saves[1].save_id
-        [committed] = stage.committed()
-        assert committed.layout > layout
+        async def move() -> None:
+            group = next(iter(stage.groups().values()))
+            request = pb.SwitchoverRequest(request_id=random_id(), group_id=group.id, drain_ms=100)
+            await stage.operator.control.call("switchover", request)
+
+        saving = stage.begin_saving(stage.rank(), 1)
+        await stage.until_asked("register_receipts")
+        layout = stage.layout()
+        _at_next(stage, keys.SAVES, before=move)
+        await saving
+        assert stage.layout() > layout
+        assert [save.layout for save in stage.committed()] == [stage.layout()]
+        assert stage.world.checks.commit_count == 1
+
+    perform(script)
+
+
+def test_a_receipt_whose_group_moves_just_before_it_is_stored_does_not_count() -> None:
+    """I3, P7: it was checked while its sender was the primary; the transaction finds that it no longer is."""
+
+    async def script(stage: Stage) -> None:
+        saving = stage.begin_saving(stage.rank(), 1)
+        primary, request = await stage.until_asked("seal_shard")
+
+        async def move() -> None:
+            other = next(
+                name for name in stage.world.node_names if name not in stage.groups()[request.group_id].members
+            )
+            failover = pb.FailoverRequest(request_id=random_id(), group_id=request.group_id, to_node_id=other)
+            await stage.operator.control.call("failover", failover)
+
+        _at_next(stage, SHARDS, before=move)
+        save = await saving
+        assert stage.groups()[request.group_id].primary != primary
+        assert stage.world.checks.holders_by_name(save) == set(stage.groups()[request.group_id].members)
 
     perform(script)
 
@@ -186,8 +225,14 @@ def test_a_controller_that_stood_still_demotes_nobody() -> None:
         stage.store.lease_seconds = 30.0
         await asyncio.sleep(1.0)
         leader.process.pause()
+        late = [(node_id, leader.process.name) for node_id in stage.world.node_names[:2]]
+        for pair in late:
+            stage.world.network.cut(*pair)
         await asyncio.sleep(4.0)  # longer than nodes may be silent, shorter than its lease
         leader.process.resume()
+        await asyncio.sleep(0.6)
+        for pair in late:
+            stage.world.network.join(*pair, is_kept=True)
         await asyncio.sleep(6.0)
         assert stage.leader is leader
         assert stage.epochs() == before
