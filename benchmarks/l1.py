@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks import raw
 from benchmarks.processes import AS_DEPLOYED, cpu_seconds, watching
 from benchmarks.results import Result, alternate
+from sdrs import Checkpoints
 from tests.support.cluster import LocalCluster, running_cluster
 
 GIB = raw.GIB
@@ -23,24 +24,31 @@ def pids_of(cluster: LocalCluster) -> list[int]:
     return [os.getpid(), *(daemon.pid for daemon in [cluster.controller, *cluster.nodes])]
 
 
+def saver(
+    cluster: LocalCluster, ckpts: Checkpoints, state: dict[str, np.ndarray], level: str
+) -> tuple[Callable[[], float], list[float]]:
+    """What saves ``state`` and returns the seconds until it is at ``level``; and the CPU seconds of each save."""
+    steps = itertools.count()
+    cpu: list[float] = []
+
+    def save() -> float:
+        step = next(steps)
+        before = cpu_seconds(pids_of(cluster))
+        start = time.perf_counter()
+        ckpts.save(step=step, state=state).wait(level)
+        elapsed = time.perf_counter() - start
+        cpu.append(cpu_seconds(pids_of(cluster)) - before)
+        return elapsed
+
+    return save, cpu
+
+
 def l1_save(folder: Path) -> Iterator[Result]:
     """Save-to-durable of a 1 GiB state."""
     arrays = raw.arrays_of(GIB, 16)
     state = {f"layer{index}": array for index, array in enumerate(arrays)}
     with running_cluster(folder, node_count=1, controller=AS_DEPLOYED) as cluster, cluster.connect() as client:
-        ckpts = client.checkpoints("bench")
-        steps = itertools.count()
-        cpu: list[float] = []
-
-        def save() -> float:
-            step = next(steps)
-            before = cpu_seconds(pids_of(cluster))
-            start = time.perf_counter()
-            ckpts.save(step=step, state=state).wait("L1")
-            elapsed = time.perf_counter() - start
-            cpu.append(cpu_seconds(pids_of(cluster)) - before)
-            return elapsed
-
+        save, cpu = saver(cluster, client.checkpoints("bench"), state, "L1")
         save()
         ours, theirs = alternate(ROUNDS, save, lambda: raw.write_and_sync(folder / "raw", arrays))
     yield Result("l1_save", GIB / ours / 1e9, "GB/s", "raw write+fsync of the same bytes", theirs / ours)

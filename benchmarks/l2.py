@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -11,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import raw
-from benchmarks.l1 import pids_of
-from benchmarks.processes import AS_DEPLOYED, cpu_seconds
+from benchmarks.l1 import saver
+from benchmarks.processes import AS_DEPLOYED
 from benchmarks.results import Result, alternate
 from tests.support.cluster import running_cluster
 
@@ -37,19 +36,7 @@ def l2_save(folder: Path) -> Iterator[Result]:
     state = {f"layer{index}": array for index, array in enumerate(arrays)}
     with running_cluster(folder, node_count=2, controller=AS_DEPLOYED) as cluster, cluster.connect() as client:
         client.create_pool("fast", "L2", mirrors=2)
-        ckpts = client.checkpoints("bench", pool="fast")
-        steps = itertools.count()
-        cpu: list[float] = []
-
-        def save() -> float:
-            step = next(steps)
-            before = cpu_seconds(pids_of(cluster))
-            start = time.perf_counter()
-            ckpts.save(step=step, state=state).wait("L2")
-            elapsed = time.perf_counter() - start
-            cpu.append(cpu_seconds(pids_of(cluster)) - before)
-            return elapsed
-
+        save, cpu = saver(cluster, client.checkpoints("bench", pool="fast"), state, "L2")
         save()
         ours, theirs = alternate(ROUNDS, save, lambda: _write_both(folder, arrays))
     yield Result("l2_save", GIB / ours / 1e9, "GB/s", "raw write+fsync of both copies", theirs / ours)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 # Clusters of tests collect all the time; this is how one is deployed.
-AS_DEPLOYED = {"collect_interval_seconds": 30, "scan_interval_seconds": 600}
+AS_DEPLOYED = {"collect_interval_seconds": 30, "scan_interval_seconds": 600, "suspect_after_seconds": 2}
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:

@@ -33,7 +33,7 @@ def connect(url: str | None = None, *, timeout_seconds: float = 10.0, staging_by
     """Connect to the cluster at ``url``, else at SDRS_URL, else on this machine.
 
     ``timeout_seconds`` is how long a controller that is out of reach is waited for in later calls. Here each is asked
-    once, unless there are several and one of them is about to take over. ``staging_bytes`` (else SDRS_STAGING_BYTES)
+    once, unless one of them is about to become the active one. ``staging_bytes`` (else SDRS_STAGING_BYTES)
     bounds the memory into which saves are copied.
     """
     url = cluster_url(url)
@@ -56,9 +56,11 @@ def connect(url: str | None = None, *, timeout_seconds: float = 10.0, staging_by
 def _first_contact(control: Control, addresses: tuple[str, ...]) -> ClusterInfo:
     try:
         found = control.call("get_cluster", messages.GetClusterRequest(), patience_seconds=0.0)
-    except (UnavailableError, DeadlineExceededError):
-        # After the active controller is lost it takes a few seconds until the one that stands by may act.
-        if len(addresses) == 1 or not any(listens(address) for address in addresses):
+    except (UnavailableError, DeadlineExceededError) as error:
+        # One that says itself that it is not active will be soon: it starts, or takes over from one that was lost.
+        # Of several, the last that was asked may be the lost one.
+        says_so = "peer" not in error.facts
+        if not says_so and (len(addresses) == 1 or not any(listens(address) for address in addresses)):
             raise
         found = control.call("get_cluster", messages.GetClusterRequest())
     return cluster_info_from(found)

@@ -26,6 +26,8 @@ class RepairProgress:
     done_blobs: int = 0
     done_bytes: int = 0
     failed_blobs: int = 0
+    # With too few live copies, while the node that has another is waited for.
+    awaited_blobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class ClusterInfo:
     unavailable_count: int = 0
     repair: RepairProgress = field(default_factory=RepairProgress)
     store: str = ""
+    # Why nothing may be changed until an operator has acted; empty: it may.
+    frozen_because: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +174,10 @@ def cluster_info_from(message: control_pb2.GetClusterResponse) -> ClusterInfo:
             done_blobs=message.repair.done_blobs,
             done_bytes=message.repair.done_bytes,
             failed_blobs=message.repair.failed_blobs,
+            awaited_blobs=message.repair.awaited_blobs,
         ),
         store=message.store,
+        frozen_because=message.frozen_because,
     )
 
 

@@ -130,7 +130,10 @@ class Authority:
 
     incarnation: int = 0
     term: int = 0
+    # The highest that this term itself has written.
     revision: int = 0
+    # Two terms of the same number, of a catalog that was put back to the past, are told apart by it.
+    term_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

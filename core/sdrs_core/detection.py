@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import NodeId
@@ -32,31 +33,61 @@ class Heard:
 
 
 def judge(
-    heard: Mapping[NodeId, Heard], *, now: float, leading_since: float, suspect_after_seconds: float
+    heard: Mapping[NodeId, Heard],
+    *,
+    now: float,
+    leading_since: float,
+    suspect_after_seconds: float,
+    deaf_until: float = -inf,
 ) -> dict[NodeId, Liveness]:
-    """Each node's liveness. ``leading_since`` is when this controller began to listen, or restarted its timers.
+    """Each node's liveness. ``leading_since`` is when this controller began to listen, or restarted its timers;
+    ``deaf_until`` when silence last told nothing.
 
     - a closed port counts at once: DOWN
     - heard within ``suspect_after_seconds``: UP, even if its stream broke a moment ago
     - never heard, while this controller has listened for less than twice as long: UNKNOWN, it may still call
-    - silent: DOWN, but only while at least as many nodes are heard as are silent. Otherwise the fault is more likely
-      the network's or the controller's own: UNKNOWN, and nobody is demoted
+    - silent: DOWN, but only while silence is telling, and has been for as long as a node may be silent: when a blip
+      ends, those who are heard a moment later than the others were no less cut off. Otherwise UNKNOWN, and nobody is
+      demoted
     """
-    verdicts: dict[NodeId, Liveness] = {}
-    silent: list[NodeId] = []
-    for node, facts in heard.items():
-        if facts.refused and not facts.linked:
-            verdicts[node] = Liveness.DOWN
-        elif facts.last_seconds is not None and now - facts.last_seconds <= suspect_after_seconds:
-            verdicts[node] = Liveness.UP
-        elif facts.last_seconds is None and now - leading_since < 2 * suspect_after_seconds:
-            verdicts[node] = Liveness.UNKNOWN
-        else:
-            silent.append(node)
-    heard_count = sum(verdict is Liveness.UP for verdict in verdicts.values())
-    is_silence_telling = heard_count >= len(silent)
-    verdicts.update(dict.fromkeys(silent, Liveness.DOWN if is_silence_telling else Liveness.UNKNOWN))
-    return verdicts
+    verdicts = {
+        node: _verdict(facts, now=now, leading_since=leading_since, suspect_after_seconds=suspect_after_seconds)
+        for node, facts in heard.items()
+    }
+    is_telling = is_silence_telling(
+        heard, now=now, leading_since=leading_since, suspect_after_seconds=suspect_after_seconds
+    )
+    is_judged = is_telling and now - deaf_until >= suspect_after_seconds
+    silent = Liveness.DOWN if is_judged else Liveness.UNKNOWN
+    return {node: verdict or silent for node, verdict in verdicts.items()}
+
+
+def is_silence_telling(
+    heard: Mapping[NodeId, Heard], *, now: float, leading_since: float, suspect_after_seconds: float
+) -> bool:
+    """Whether at least as many nodes are heard as are silent; otherwise the fault is more likely the network's or the
+    controller's own.
+
+    Only who is up with its beats is heard in this sense: when all fall silent at once, some are found silent first.
+    """
+    silent_count = fresh_count = 0
+    for facts in heard.values():
+        verdict = _verdict(facts, now=now, leading_since=leading_since, suspect_after_seconds=suspect_after_seconds)
+        silent_count += verdict is None
+        if verdict is Liveness.UP and facts.last_seconds is not None:
+            fresh_count += now - facts.last_seconds <= suspect_after_seconds / 2
+    return fresh_count >= silent_count
+
+
+def _verdict(facts: Heard, *, now: float, leading_since: float, suspect_after_seconds: float) -> Liveness | None:
+    """By itself, without looking at the others; None: it is silent."""
+    if facts.refused and not facts.linked:
+        return Liveness.DOWN
+    if facts.last_seconds is not None and now - facts.last_seconds <= suspect_after_seconds:
+        return Liveness.UP
+    if facts.last_seconds is None and now - leading_since < 2 * suspect_after_seconds:
+        return Liveness.UNKNOWN
+    return None
 
 
 def heartbeat_interval_seconds(node_count: int, suspect_after_seconds: float) -> float:

@@ -68,10 +68,14 @@ class Reform:
     cause: Cause
     why: str
 
+    @property
+    def after(self) -> Group:
+        return replace(self.before, epoch=self.before.epoch + 1, members=self.members, primary=self.primary)
+
 
 def first_epoch(incarnation: int) -> int:
     """Where epochs begin in a rebuilt or imported cluster: above all that its nodes may remember (P18)."""
-    return (incarnation - 1) * 1_000_000_000 + 1
+    return (incarnation - 1) * 1_000_000_000_000 + 1
 
 
 def decide_failover(view: View, *, settle_seconds: float) -> list[Reform]:
@@ -244,18 +248,8 @@ def _is_fit(node: NodeId, group: Group, view: View) -> bool:
 
 def apply(view: View, reforms: Iterable[Reform]) -> View:
     """The view once these are carried out."""
-    reformed = {
-        reform.before.id: replace(
-            reform.before, epoch=reform.before.epoch + 1, members=reform.members, primary=reform.primary
-        )
-        for reform in reforms
-    }
+    reformed = {reform.before.id: reform.after for reform in reforms}
     return replace(view, groups=tuple(reformed.get(group.id, group) for group in view.groups))
-
-
-def can_save(group: Group, view: View) -> bool:
-    """Whether it may take saves now; ``refusal_of`` says why not."""
-    return not refusal_of(group, view)
 
 
 def refusal_of(group: Group, view: View) -> str:

@@ -83,6 +83,11 @@ class Decision:
         return len(self.live) < self.wanted
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether nothing is done now about too few copies, because a node that has one may return."""
+        return self.is_degraded and not self.copies and (self.undecided or self.wait_seconds is not None)
+
+    @property
     def is_unavailable(self) -> bool:
         return not self.readable and not self.undecided
 
@@ -155,7 +160,8 @@ def decide_repair(
         candidates.remove(target)
         domains[target.domain] += 1
         copies.append(Copy(blob, readable[0].fragment_index, sources, target.id))
-    begun = tuple(Trim(blob, holder) for holder in those(_Standing.DROPPING) if _is_up(holder, stocks))
+    # I7: what it was dispensable for may be gone since. Then it is the last one, and stays where it is.
+    begun = tuple(Trim(blob, holder) for holder in those(_Standing.DROPPING) if live and _is_up(holder, stocks))
     return Decision(
         wanted=wanted,
         live=live,

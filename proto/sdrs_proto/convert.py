@@ -120,11 +120,16 @@ def attempt_from(message: checkpoint_pb2.Attempt) -> Attempt:
 
 
 def authority_to(authority: Authority) -> membership_pb2.Authority:
-    return membership_pb2.Authority(incarnation=authority.incarnation, term=authority.term, revision=authority.revision)
+    return membership_pb2.Authority(
+        incarnation=authority.incarnation,
+        term=authority.term,
+        revision=authority.revision,
+        term_id=authority.term_id,
+    )
 
 
 def authority_from(message: membership_pb2.Authority) -> Authority:
-    return Authority(message.incarnation, message.term, message.revision)
+    return Authority(message.incarnation, message.term, message.revision, message.term_id)
 
 
 def disk_to(disk: Disk) -> cluster_pb2.Disk:

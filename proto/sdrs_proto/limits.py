@@ -24,6 +24,8 @@ CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     # A dead peer is noticed while a call waits for it; idle connections cost no pings.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Newer runtimes have this one beside it, with a minute as its default.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # A daemon that restarts is found again soon: gRPC's own pauses grow to two minutes.

@@ -34,7 +34,7 @@ class DataDir:
             raise RefusedError(f"data_dir {path} cannot be used: {error}: check the path and its rights") from error
 
     def announce(self, facts: dict[str, Any]) -> None:
-        """Tell whoever looks that the daemon is ready, and where."""
+        """Tell whoever looks where the daemon is, and (``ready``) whether all of it serves."""
         running = {"pid": os.getpid(), "started_unix_ms": time.time_ns() // 1_000_000, **facts}
         write_durably(self.path / _RUN, json.dumps(running, indent=2))
 

@@ -12,12 +12,10 @@ from prometheus_client import (
     Counter,
     start_http_server,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector as MetricSource
 
-from sdrs_core.cluster import NodeState
 from sdrs_core.ids import NodeId
-from sdrs_storaged.control.controller import Controller
 from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.store.engine import FragmentStore
 
@@ -101,34 +99,3 @@ class DiskMetrics(MetricSource):
         for kind, number in self._transfers().items():
             transfers.add_metric([kind], number)
         return [capacity, used, count, state, transfers]
-
-
-class ControllerMetrics(MetricSource):
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-
-    def collect(self) -> list[Metric]:
-        controller = self._controller
-        nodes = controller.members.nodes()
-        by_state = GaugeMetricFamily("sdrs_nodes", "Nodes by state", labels=["state"])
-        for state in NodeState:
-            by_state.add_metric([str(state)], sum(node.state is state for node in nodes))
-        pools = GaugeMetricFamily("sdrs_pool_checkpoints", "Checkpoints and pending saves of a pool", labels=["pool"])
-        used = GaugeMetricFamily("sdrs_pool_used_bytes", "Bytes of the checkpoints of a pool", labels=["pool"])
-        for pool in controller.members.pools():
-            pools.add_metric([pool.name], controller.tally.saves_by_pool[pool.name])
-            used.add_metric([pool.name], controller.tally.bytes_by_pool[pool.name])
-        single = {
-            "sdrs_pending_saves": ("Saves that wait for ranks", len(controller.commits)),
-            "sdrs_damaged_checkpoints": ("Checkpoints known to be damaged", len(controller.tally.damaged)),
-            "sdrs_term": ("The term of the active controller", controller.records.term.number),
-        }
-        gauges = [GaugeMetricFamily(name, text, value=value) for name, (text, value) in single.items()]
-        # Since the controller started; Prometheus knows what to make of a counter that begins again.
-        counters = [
-            CounterMetricFamily("sdrs_commits", "Checkpoints committed", value=controller.tally.commits_total),
-            CounterMetricFamily(
-                "sdrs_dropped_fragments", "Fragments collected", value=controller.collector.dropped_total
-            ),
-        ]
-        return [by_state, pools, used, *gauges, *counters]

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sdrs_core.cluster import Authority
 from sdrs_core.errors import CorruptDataError, RefusedError, UnavailableError
+from sdrs_core.failover import first_epoch
 from sdrs_core.ids import NodeId
 from sdrs_storaged.control import export, keys, replacement
 from sdrs_storaged.control.archive import CHUNK_BYTES
@@ -17,7 +19,7 @@ from sdrs_storaged.control.export import Exporter
 from sdrs_storaged.control.imports import Importer
 from sdrs_storaged.control.members import ClusterRecord
 from sdrs_storaged.control.meta.store import MetaStore, Page, Put
-from sdrs_storaged.control.replacement import Replacement, first_epoch
+from sdrs_storaged.control.replacement import Replacement
 from tests.support.catalogs import Cluster, cluster_on, contents, empty_on, exported, fill, imported
 from tests.support.control import JOB, attempt, node
 from tests.support.metastores import DEADLINE_SECONDS, Stores
@@ -82,7 +84,7 @@ def test_a_sealed_store_changes_nothing_any_more_also_after_a_restart(stores: St
                 source.begin(99, by=attempt(2)),
                 source.create_pool("new"),
                 source.controller.catalog.delete(JOB, 10, why="by request"),
-                source.controller.members.register(node(NodeId("n")), "key", incarnation=0, revision=0),
+                source.controller.members.register(node(NodeId("n")), "key", seen=Authority()),
                 source.controller.collector.collect(),
             ):
                 with pytest.raises(RefusedError, match="goes on elsewhere"):
@@ -137,21 +139,21 @@ def test_a_copy_without_seal_is_of_one_moment_while_the_catalog_changes(
     async def run(first: MetaStore, second: MetaStore) -> None:
         source = await cluster_on(first)
         await fill(source)
-        read_page, page_count = first.range, 0
+        read_page, changed = first.range, False
 
         async def change_after(prefix: str, *, after: str = "", limit: int = 1000) -> Page:
-            nonlocal page_count
+            nonlocal changed
             page = await read_page(prefix, after=after, limit=limit)
-            if prefix == "":
-                page_count += 1
-                if page_count == 4:  # what is changed now was read, what is deleted too, what is new partly was not
-                    await source.save(80, by=attempt(2))
-                    await source.controller.catalog.delete(JOB, 10, why="by request")
+            if not changed and after > keys.SHARDS and page.more:
+                # What is changed and deleted now was read before; what is new partly comes on the pages that are left.
+                changed = True
+                await source.save(80, by=attempt(2))
+                await source.controller.catalog.delete(JOB, 10, why="by request")
             return page
 
         monkeypatch.setattr(first, "range", change_after)
         file = await exported(source)
-        assert page_count > 4
+        assert changed
         monkeypatch.setattr(first, "range", read_page)
         await imported(await empty_on(second), file, tmp_path)
         assert await contents(second) == await contents(first)
@@ -247,6 +249,27 @@ def test_an_import_that_was_interrupted_anywhere_is_undone_or_repeated(tmp_path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sdrs_storaged.control.records.MAX_TXN_RECORDS", 10)
         patch.setattr(replacement, "MAX_TXN_RECORDS", 2)
+        asyncio.run(run())
+
+
+def test_nothing_of_an_interrupted_import_is_left_after_one_of_another_file(tmp_path: Path) -> None:
+    async def run() -> None:
+        full, small = Cluster(), Cluster()
+        await full.start()
+        await fill(full)
+        await small.start()
+        target = await empty_on()
+        target.store.fail(4, UnavailableError("the store is out of reach"))
+        with pytest.raises(UnavailableError):
+            await imported(target, await exported(full, seal=True), tmp_path)
+        assert set(await contents(target.store)) & set(await contents(full.store)) > {keys.CLUSTER}
+        target.store.heal()
+        importer = Importer(Replacement(target.records, lambda: None), tmp_path)
+        await importer.run(whole(await exported(small, seal=True)))
+        assert set(await contents(target.store)) == set(await contents(small.store))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sdrs_storaged.control.records.MAX_TXN_RECORDS", 10)
         asyncio.run(run())
 
 

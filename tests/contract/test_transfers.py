@@ -15,7 +15,6 @@ from sdrs.transfer import BlobSink, BlobSource, FragmentRange
 from sdrs.transfer.data_channel import DataChannelSink, DataChannelSource
 from sdrs.transfer.grpc_stream import GrpcSink, GrpcSource
 from sdrs.transfer.local_file import LocalFileSource
-from sdrs.transfer.sockets import open_channel
 from sdrs_core.checksums import BLOCK_BYTES, blob_hash, block_count, digest, table_entry
 from sdrs_core.cluster import Node
 from sdrs_core.errors import (
@@ -28,6 +27,7 @@ from sdrs_core.errors import (
 )
 from sdrs_core.ids import BlobId, random_id
 from sdrs_proto import channel
+from sdrs_proto.dial import open_channel
 from sdrs_proto.v1.storage_pb2 import BlobSummary, OpenReadRequest, OpenWriteRequest, StoredBlob, WriteIntent
 from tests.support.cluster import LocalCluster
 

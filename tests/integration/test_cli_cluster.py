@@ -64,16 +64,31 @@ def test_a_cluster_comes_up_survives_a_killed_node_grows_and_goes_down(machine: 
     assert not machine.dir.exists()
 
 
-def test_nodes_of_a_catalog_that_is_gone_are_left_running_for_a_rebuild(machine: Machine) -> None:
-    machine.json("up", "--nodes", "1", "--port", "0")
+def test_a_catalog_that_is_gone_is_rebuilt_from_the_nodes_that_were_left_running(
+    machine: Machine, tmp_path: Path
+) -> None:
+    program = Program(machine.json("up", "--nodes", "1", "--port", "0")["url"])
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "weights").write_bytes(os.urandom(100_000))
+    program.run("ckpt", "push", "job", "1", str(tmp_path / "out"))
     before = machine.pids()
-    os.kill(before["controller"], signal.SIGKILL)
+    machine.kill("controller")
     shutil.rmtree(machine.dir / "controller")
     halted = machine.json("up", expect=3)
     assert "sdrs meta rebuild" in halted["halted"]
     assert halted["pool"] is None
     assert machine.pids()["node-1"] == before["node-1"]
     assert machine.pids().keys() == before.keys()
+
+    # As a process of its own: that finds the nodes of this machine's cluster by itself.
+    rebuilding = machine.start("meta", "rebuild", "-o", "json")
+    rebuilt = json.loads(rebuilding.communicate(timeout=60)[0])
+    assert rebuilt["checkpoint_count"] == 1
+    assert rebuilding.returncode == (3 if rebuilt["problems"] else 0)
+    wait_for(lambda: [n["state"] for n in program.json("node", "list")] == ["up"], "the node to join what is its own")
+    assert machine.json("up")["pool"] == "default"
+    program.run("ckpt", "pull", "job", str(tmp_path / "back"))
+    assert (tmp_path / "back" / "weights").read_bytes() == (tmp_path / "out" / "weights").read_bytes()
 
 
 def test_two_ups_at_once_make_one_cluster(machine: Machine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,9 +42,15 @@ def test_a_cluster_moves_to_etcd_with_its_checkpoints_and_outlives_a_controller_
     assert "sdrs meta export FILE" in machine.run("up", "--etcd", expect=4)
     file = tmp_path / "catalog"
     assert program.json("meta", "export", str(file), "--yes")["sealed"]
-    assert program.result("ckpt", "push", "job", "2", str(folder)).exit_code != 0, "a sealed cluster takes no saves"
+    assert "exported" in program.run("pool", "create", "late", "--level", "L1", expect=4)
     assert "sdrs up --etcd --import FILE" in machine.json("up", expect=3)["halted"]
     machine.run("down")
+
+    # A file that is no catalog moves nothing, and is in nobody's way.
+    (tmp_path / "torn").write_bytes(file.read_bytes()[:-10])
+    machine.run("up", "--etcd", "--import", str(tmp_path / "torn"), expect=1)
+    assert machine.pids() == {}
+    assert json.loads((machine.dir / "cluster.json").read_text())["format"] == 1
 
     moved = machine.json("up", "--etcd", "--import", str(file))
     assert moved["started"] == [*ETCDS, *CONTROLLERS, "node-1"]

@@ -27,13 +27,13 @@ def pair(etcd: EtcdCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Two controllers with a short lease, and a node. Tests may kill and freeze, and leave all up."""
     folder = tmp_path_factory.mktemp("pair")
     prefix = f"{secrets.token_hex(4)}/"
-    with running_controllers(folder, etcd.endpoints, prefix=prefix, lease_seconds=4) as cluster:
+    with running_controllers(folder, etcd.endpoints, prefix=prefix, lease_seconds=5) as cluster:
         yield cluster
 
 
 @needs_etcd
 def test_a_standby_names_the_active_one_and_clients_find_it(pair: ReplicatedControl) -> None:
-    active, standby = pair.active(), pair.standing_by()
+    active, standby = pair.roles()
     refusal = standby.ask()
     assert isinstance(refusal, errors.UnavailableError)
     assert f"the active one is {active.address}" in refusal.message
@@ -44,7 +44,7 @@ def test_a_standby_names_the_active_one_and_clients_find_it(pair: ReplicatedCont
 
 @needs_etcd
 def test_another_controller_takes_over_from_one_that_was_killed(pair: ReplicatedControl) -> None:
-    killed, heir = pair.active(), pair.standing_by()
+    killed, heir = pair.roles()
     with pair.connect(timeout_seconds=60) as cluster:
         checkpoints = cluster.checkpoints("killed")
         term = cluster.info().term
@@ -61,7 +61,7 @@ def test_another_controller_takes_over_from_one_that_was_killed(pair: Replicated
 
 @needs_etcd
 def test_a_controller_that_froze_stands_by_when_it_wakes_up(pair: ReplicatedControl) -> None:
-    frozen, heir = pair.active(), pair.standing_by()
+    frozen, heir = pair.roles()
     try:
         with pair.connect(timeout_seconds=60) as cluster:
             frozen.daemon.freeze()
@@ -82,7 +82,7 @@ def test_a_graceful_stop_hands_over_without_waiting_for_the_lease(etcd: EtcdClus
     # A lease that outlasts every deadline here: only giving it back lets the other one lead.
     prefix = f"{secrets.token_hex(4)}/"
     with running_controllers(tmp_path, etcd.endpoints, prefix=prefix, lease_seconds=600) as cluster:
-        stopped, heir = cluster.active(), cluster.standing_by()
+        stopped, heir = cluster.roles()
         with cluster.connect(timeout_seconds=60) as client:
             checkpoints = client.checkpoints("handed-over")
             checkpoints.save(step=1, state=make_state(1)).wait(timeout=30)

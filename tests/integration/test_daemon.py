@@ -133,6 +133,18 @@ def test_the_cluster_is_the_same_after_all_daemons_restarted(shared_cluster: Loc
         assert client.info().term == term + 1
 
 
+def test_a_node_says_where_it_is_also_while_no_controller_takes_it_in(shared_cluster: LocalCluster) -> None:
+    shared_cluster.stop()
+    try:
+        node = shared_cluster.nodes[0]
+        node.start(wait=False)
+        wait_for(lambda: "grpc" in node.running(), "the node to serve")
+        assert not node.running()["ready"]
+        node.stop()
+    finally:
+        shared_cluster.start()
+
+
 def test_nodes_start_before_their_controller(tmp_path: Path) -> None:
     cluster = make_cluster(tmp_path)
     try:

@@ -116,7 +116,7 @@ class Network:
     async def node(self, cluster: Cluster, name: str) -> StorageNode:
         service = StorageNode(self.folder, cluster, name)
         service.address = await self._serve(handler(STORAGE, service, serve))
-        await cluster.controller.members.register(service.describe(), f"key of {name}", incarnation=0, revision=0)
+        await cluster.controller.members.register(service.describe(), f"key of {name}", seen=Authority())
         return service
 
 

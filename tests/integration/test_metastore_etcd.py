@@ -35,8 +35,10 @@ import asyncio, json, sys
 from sdrs_storaged.config import EtcdConfig
 from sdrs_storaged.control.meta.etcd import EtcdMetaStore
 from sdrs_storaged.control.meta.store import Put
+from sdrs_storaged.logs import configure_logs
 
 async def main():
+    configure_logs("info", "json")  # to stderr: what it prints is for the test
     store = await EtcdMetaStore.open(EtcdConfig(**json.loads(sys.argv[1])))
     term = await store.campaign("program")
     print("leads", flush=True)
@@ -170,6 +172,9 @@ def test_a_cluster_without_a_majority_says_so_and_comes_back(three: EtcdCluster)
             dead = three.members[:2]
             for member in dead:
                 member.kill()
+            # Also what only compares must not be answered from what one member happens to remember.
+            with pytest.raises(UnavailableError):
+                await store.txn([Compare.present("a")], [])
             with pytest.raises(UnavailableError):
                 await store.get("a")
             with pytest.raises(UnavailableError):
@@ -304,7 +309,7 @@ def test_a_leader_that_froze_for_too_long_finds_its_term_lost_and_itself_fenced_
         program.send_signal(signal.SIGSTOP)
 
         async def test() -> None:
-            async with opened(settings) as store:
+            async with opened(settings.model_copy(update={"lease_seconds": 60})) as store:
                 term = await store.campaign("next")
                 program.send_signal(signal.SIGCONT)
                 assert program.stdout is not None
@@ -534,10 +539,14 @@ def test_certificates_and_a_password_open_a_guarded_etcd(
                 await anext(store.watch("a", start))
         no_cert: dict[str, Any] = {"cert_file": None, "key_file": None}
         in_the_clear = {"endpoints": [member.address for member in guarded.members], "ca_file": None, **no_cert}
-        for spoilt in ({"ca_file": certificates.other_ca}, no_cert, in_the_clear):
+        for spoilt, told in (
+            ({"ca_file": certificates.other_ca}, "certificate"),
+            (no_cert, "out of reach"),
+            (in_the_clear, "out of reach"),
+        ):
             settings = EtcdConfig(**{"endpoints": guarded.endpoints, **good, **spoilt, "call_seconds": 0.5})
             async with opened(settings) as store:
-                with pytest.raises(UnavailableError, match="out of reach"):
+                with pytest.raises(UnavailableError, match=told):
                     await store.get("a")
 
     run(test)

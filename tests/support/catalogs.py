@@ -134,7 +134,7 @@ class FakeWitnesses:
 
     async def meet(self, cluster: Cluster) -> None:
         """Each node of the cluster, holding what the catalog says, and having seen its newest revision."""
-        authority = await cluster.controller.members.authority()
+        authority = cluster.controller.members.authority()
         held = await fragments_by_node(cluster)
         for node_id in cluster.node_ids:
             known = self.by_address.get(node_id)

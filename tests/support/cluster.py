@@ -69,7 +69,8 @@ class DaemonProcess:
             raise AssertionError(
                 f"{self.name} exited with {self.process.returncode}:\n{self.log_path.read_text()[-3000:]}"
             )
-        return self.running().get("pid") == self.process.pid
+        running = self.running()
+        return running.get("pid") == self.process.pid and bool(running["ready"])
 
     def running(self) -> dict[str, Any]:
         """What the daemon says of itself while it serves."""
@@ -184,6 +185,9 @@ def make_cluster(
         "collect_interval_seconds": 0.2,
         "scan_interval_seconds": 0,
         "grace_seconds": 3600,
+        # A busy machine lets a process stand still for longer than in life: who is merely slow is not to be replaced,
+        # except where a test is about that. A killed one is found by its closed port, at once.
+        "suspect_after_seconds": 5,
         **(controller or {}),
     }
     daemon = DaemonProcess("controller", folder, settings("controller", "controller", quick), environment or {})
@@ -191,7 +195,17 @@ def make_cluster(
         DaemonProcess(
             name,
             folder,
-            settings(name, "node", {"id": name, "controllers": [f"127.0.0.1:{port}"], "domain": name, **(node or {})}),
+            settings(
+                name,
+                "node",
+                {
+                    "id": name,
+                    "controllers": [f"127.0.0.1:{port}"],
+                    "domain": name,
+                    "slow_member_seconds": 20,
+                    **(node or {}),
+                },
+            ),
             environment or {},
         )
         for name in (f"node-{number}" for number in range(1, node_count + 1))

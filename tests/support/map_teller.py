@@ -29,7 +29,7 @@ from sdrs_storaged.rpc.edge import serve
 from tests.support.waiting import wait_for
 
 POOL = PoolName("told")
-_BEAT_MS = 50
+_BEAT_MS = 200  # nodes tell at once when they adopt something
 
 
 def group_of(group_id: str, epoch: int, *members: str) -> Group:
@@ -43,6 +43,7 @@ class MapTeller:
         self.address = ""
         self.cluster_id = random_id()
         self.nodes: dict[NodeId, Node] = {}
+        self.registration_count = 0
         self.receipts: list[membership_pb2.Receipt] = []
         self.reports: list[membership_pb2.ReportMemberRequest] = []
         # What is answered to the next receipts; None: they are taken.
@@ -92,6 +93,7 @@ class MapTeller:
         node = convert.node_from(request.node)
         is_moved = self.nodes.get(node.id) != node
         self.nodes[node.id] = node
+        self.registration_count += 1
         self._heard.pop(node.id, None)
         if is_moved:
             self._change(())
@@ -117,9 +119,11 @@ class MapTeller:
         try:
             while not listening.done():
                 waits = [asyncio.ensure_future(event.wait()) for event in (beaten, self._changed)]
-                await asyncio.wait([*waits, listening], return_when=asyncio.FIRST_COMPLETED)
-                for wait in waits:
-                    wait.cancel()
+                try:
+                    await asyncio.wait([*waits, listening], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for wait in waits:
+                        wait.cancel()
                 if not node_id:
                     continue
                 beaten.clear()
@@ -182,6 +186,10 @@ class MapTeller:
             ready.set()
             await stop.wait()
             await server.stop(0)
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
         self._loop.run_until_complete(run())
 

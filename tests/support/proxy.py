@@ -1,12 +1,17 @@
-"""A TCP proxy inside a test's event loop, to cut, mute and heal the connection between two real processes."""
+"""A TCP proxy inside a test's event loop, to cut, mute, slow and heal the connection between two real processes.
+
+``proxies`` gives tests without an event loop of their own one in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 _CHUNK_BYTES = 65536
+_MAX_HELD = 1000
 
 
 class Proxy:
@@ -19,6 +24,8 @@ class Proxy:
         self.address = ""
         # While set, what the target answers is thrown away.
         self.is_mute = False
+        # Everything is so late, either way.
+        self.delay_seconds = 0.0
 
     async def start(self) -> None:
         port = int(self.address.rpartition(":")[2]) if self.address else 0
@@ -55,14 +62,27 @@ class Proxy:
             self._connections.discard(task)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
+        # With the moment at which each piece goes on: they are late, not fewer, and none overtakes another.
+        held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_MAX_HELD)
+        now = asyncio.get_running_loop().time
+
+        async def pass_on() -> None:
+            with suppress(OSError):
+                while True:
+                    due, data = await held.get()
+                    await asyncio.sleep(max(0.0, due - now()))
+                    writer.write(data)
+                    await writer.drain()
+
+        passing = asyncio.ensure_future(pass_on())
         try:
             while data := await reader.read(_CHUNK_BYTES):
                 if not (answers and self.is_mute):
-                    writer.write(data)
-                    await writer.drain()
+                    await held.put((now() + self.delay_seconds, data))
         except OSError:
             pass
         finally:
+            passing.cancel()
             # Whoever ends first ends both ways.
             writer.transport.abort()
 
@@ -75,3 +95,22 @@ async def proxy_to(target: str) -> AsyncIterator[Proxy]:
         yield proxy
     finally:
         await proxy.cut()
+
+
+@contextmanager
+def proxies(targets: Sequence[str]) -> Iterator[list[Proxy]]:
+    """One to each target. They may be slowed and muted from outside; the rest is for their own loop."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="proxies")
+    thread.start()
+    made = [Proxy(target) for target in targets]
+    try:
+        for proxy in made:
+            asyncio.run_coroutine_threadsafe(proxy.start(), loop).result(10)
+        yield made
+        for proxy in made:
+            asyncio.run_coroutine_threadsafe(proxy.cut(), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

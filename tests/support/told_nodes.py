@@ -53,6 +53,19 @@ class ToldNodes:
         self.teller.tell(moved)
         return moved
 
+    @contextmanager
+    def dying_at(self, name: str, point: str) -> Iterator[None]:
+        """The node dies when it reaches ``point``, which it must; it is back afterwards."""
+        daemon = self.daemons[name]
+        _points(daemon).write_text(f"{point}=kill")
+        try:
+            yield
+            daemon.wait_for_death(30)
+        finally:
+            _points(daemon).unlink()
+            daemon.kill()
+            daemon.start()
+
     def wait_for_writing(self, name: str, blob_id: str) -> None:
         files = self.daemons[name].data_dir
         wait_for(lambda: list(files.glob(f"disk-*/tmp/{blob_id}*")), f"{name} to have begun with blob {blob_id}", 30)
@@ -64,13 +77,18 @@ class ToldNodes:
         return [receipt for receipt in self.teller.receipts if receipt.group_id == group.id]
 
 
+def _points(daemon: DaemonProcess) -> Path:
+    return daemon.folder / f"{daemon.name}.points"
+
+
 @contextmanager
 def told_nodes(folder: Path) -> Iterator[ToldNodes]:
     with MapTeller().serving() as teller:
         daemons = {}
         for name in [*NAMES, IMPATIENT]:
-            settings = {"write_slots": WRITE_SLOTS, "slow_member_seconds": 4 if name == IMPATIENT else 30}
-            daemons[name] = storage_node(folder, name, [teller.address], settings)
+            settings = {"write_slots": WRITE_SLOTS, "slow_member_seconds": 6 if name == IMPATIENT else 30}
+            daemon = daemons[name] = storage_node(folder, name, [teller.address], settings)
+            daemon.environment["SDRS_FAULT_POINTS"] = str(_points(daemon))
         try:
             for daemon in daemons.values():
                 daemon.start(wait=False)

@@ -30,14 +30,21 @@ def test_of_several_controllers_the_one_that_takes_over_is_waited_for() -> None:
         assert len(controller.requests) > TakesOver.refusals
 
 
-def test_a_single_controller_that_refuses_is_told_at_once() -> None:
-    with serving(TakesOver()) as controller:
+def test_a_single_controller_that_is_not_active_yet_is_waited_for() -> None:
+    with serving(TakesOver()) as controller, sdrs.connect(controller.url, timeout_seconds=60) as cluster:
+        assert cluster.id == "c"
+        assert len(controller.requests) > TakesOver.refusals
+
+
+def test_one_that_never_becomes_active_is_waited_for_no_longer_than_told() -> None:
+    with serving(FakeController()) as controller:
+        controller.failures["get_cluster"] = UnavailableError("this controller stands by")
         with pytest.raises(UnavailableError, match="stands by"):
-            sdrs.connect(controller.url, timeout_seconds=60)
-        assert len(controller.requests) == 1
+            sdrs.connect(controller.url, timeout_seconds=0.2)
 
 
-def test_nobody_is_waited_for_where_nobody_listens() -> None:
-    url = f"sdrs://127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
+@pytest.mark.parametrize("count", [1, 2])
+def test_nobody_is_waited_for_where_nobody_listens(count: int) -> None:
+    url = "sdrs://" + ",".join(f"127.0.0.1:{free_port()}" for _ in range(count))
     with pytest.raises(UnavailableError, match="sdrs up"):
         sdrs.connect(url, timeout_seconds=3600)

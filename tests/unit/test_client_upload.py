@@ -23,6 +23,7 @@ from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import ContentKind
 from sdrs_core.cluster import Endpoints, Group, Node
 from sdrs_core.errors import (
+    DeadlineExceededError,
     FullError,
     InternalError,
     RefusedError,
@@ -307,7 +308,7 @@ def test_the_other_streams_are_broken_off_when_one_fails_and_its_failure_is_told
 
 
 def test_a_pool_below_its_minimum_is_waited_for_then_the_controllers_word_comes_through() -> None:
-    refused = RefusedError("pool fast has 1 node of 2: add one, or set --allow-degraded")
+    refused = RefusedError("pool fast has 1 node of 2: add one, or set --allow-degraded", pool="fast")
     cluster = FakeCluster([refused])
     done = setup(cluster)
     with pytest.raises(RefusedError) as caught:
@@ -317,16 +318,16 @@ def test_a_pool_below_its_minimum_is_waited_for_then_the_controllers_word_comes_
 
 
 def test_a_spare_that_is_taken_in_meanwhile_gets_the_save() -> None:
-    refused = RefusedError("below its minimum")
+    refused = RefusedError("below its minimum", pool="fast")
     cluster = FakeCluster([refused, refused, refused, ("g", 2, "b")])
     setup(cluster).upload.run()
     assert len(cluster.seals) == 1
 
 
-def test_what_is_not_supported_is_not_waited_for() -> None:
-    cluster = FakeCluster([UnsupportedError("no such level")])
-    done = setup(cluster)
-    with pytest.raises(UnsupportedError):
+@pytest.mark.parametrize("error", [UnsupportedError("no such level"), RefusedError("this cluster was exported")])
+def test_what_will_not_pass_by_itself_is_not_waited_for(error: SdrsError) -> None:
+    done = setup(FakeCluster([error]))
+    with pytest.raises(type(error)):
         done.upload.run()
     assert done.clock.now == 0
 
@@ -350,8 +351,9 @@ def test_the_controllers_word_comes_through_when_the_only_node_is_gone() -> None
     assert [list(begin.avoid_node_ids) for begin in cluster.begins] == [[], ["a"], []]
 
 
-def test_a_full_node_is_not_blamed_for_a_controller_that_is_out_of_reach() -> None:
-    away = UnavailableError("cannot be reached", peer="the controller")
+@pytest.mark.parametrize("kind", [UnavailableError, DeadlineExceededError])
+def test_a_full_node_is_not_blamed_for_a_controller_that_is_out_of_reach(kind: type[SdrsError]) -> None:
+    away = kind("cannot be reached", peer="the controller")
     cluster = FakeCluster([("g", 1, "a"), away, ("h", 1, "b")], on_send=failing(1, FullError("disk full")))
     setup(cluster, blob_count=1).upload.run()
     assert [list(begin.avoid_node_ids) for begin in cluster.begins] == [[], ["a"], ["a"]]

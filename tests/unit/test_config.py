@@ -37,6 +37,15 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
         ("roles=[]", "roles"),
         ("nonsense", "KEY=VALUE"),
         ("data_dir.x=1", "data_dir"),
+        ("controller.store=postgres", "controller.store"),
+        ("controller.etcd.endpoints=[]", "controller.etcd.endpoints"),
+        ('controller.etcd.endpoints=["nowhere"]', "controller.etcd.endpoints"),
+        ('controller.etcd.endpoints=["https://a:1", "b:1"]', "controller.etcd.endpoints"),
+        (f"controller.etcd.prefix={'x' * 25}", "controller.etcd.prefix"),
+        ("controller.etcd.lease_seconds=1", "controller.etcd.lease_seconds"),
+        ("controller.etcd.cert_file=/c", "cert_file and key_file"),
+        ("controller.etcd.ca_file=/c", "https://"),
+        ("controller.etcd.user=sdrs", "password_file"),
     ],
 )
 def test_a_bad_setting_is_named(flag: str, named: str) -> None:
@@ -63,3 +72,23 @@ def test_listening_beyond_loopback_needs_a_word(key: str) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.5.5.5:0", "localhost:7070", "[::1]:7070"])
 def test_loopback_is_allowed(address: str) -> None:
     load_config(None, {}, ["data_dir=/x", f"controller.listen={address}"]).check_exposure()
+
+
+def test_an_etcd_beyond_loopback_needs_tls_or_a_word() -> None:
+    settings = ["data_dir=/x", "controller.store=etcd"]
+    with pytest.raises(RefusedError, match="in the clear"):
+        load_config(None, {}, [*settings, 'controller.etcd.endpoints=["10.0.0.1:2379"]']).check_exposure()
+    for good in (
+        ['controller.etcd.endpoints=["https://10.0.0.1:2379"]'],
+        ['controller.etcd.endpoints=["http://127.0.0.1:2379", "localhost:2379"]'],
+        ['controller.etcd.endpoints=["10.0.0.1:2379"]', "insecure=true"],
+        ['controller.etcd.endpoints=["10.0.0.1:2379"]', 'roles=["node"]'],
+        ['controller.etcd.endpoints=["10.0.0.1:2379"]', "controller.store=sqlite"],
+    ):
+        load_config(None, {}, [*settings, *good]).check_exposure()
+
+
+def test_the_environment_reaches_a_section_in_a_section() -> None:
+    environment = {"SDRS_STORAGED_CONTROLLER__ETCD__ENDPOINTS": '["https://a:1"]', "SDRS_STORAGED_DATA_DIR": "/x"}
+    config = load_config(None, environment, [])
+    assert (config.controller.etcd.addresses, config.controller.etcd.uses_tls) == (("a:1",), True)

@@ -22,9 +22,15 @@ NEVER = Heard(last_seconds=None, linked=False, refused=False)
 KILLED_BEFORE = Heard(last_seconds=None, linked=False, refused=True)
 
 
-def verdicts(*heard: Heard, leading_for: float = 100.0) -> list[str]:
+def verdicts(*heard: Heard, leading_for: float = 100.0, telling_for: float = 100.0) -> list[str]:
     nodes = {NodeId(f"node-{number}"): facts for number, facts in enumerate(heard)}
-    judged = judge(nodes, now=NOW, leading_since=NOW - leading_for, suspect_after_seconds=SUSPECT_AFTER)
+    judged = judge(
+        nodes,
+        now=NOW,
+        leading_since=NOW - leading_for,
+        suspect_after_seconds=SUSPECT_AFTER,
+        deaf_until=NOW - telling_for,
+    )
     assert judged.keys() == nodes.keys()
     return [judged[node].value for node in nodes]
 
@@ -61,6 +67,18 @@ def test_refused_nodes_are_no_part_of_a_blip() -> None:
 
 def test_a_whole_network_blip_demotes_nobody() -> None:
     assert verdicts(SILENT, SILENT, CUT) == ["unknown", "unknown", "unknown"]
+
+
+def test_a_blip_demotes_nobody_while_it_begins() -> None:
+    """All fell silent at the same moment; some had beaten a little earlier than the others."""
+    last_beat = Heard(last_seconds=NOW - 1.6, linked=True, refused=False)
+    assert verdicts(SILENT, SILENT, last_beat, last_beat) == ["unknown", "unknown", "up", "up"]
+
+
+def test_a_blip_demotes_nobody_while_it_ends() -> None:
+    """The first ones are heard again, the others in a moment."""
+    assert verdicts(UP, UP, SILENT, SILENT, telling_for=0.1) == ["up", "up", "unknown", "unknown"]
+    assert verdicts(UP, UP, SILENT, SILENT, telling_for=SUSPECT_AFTER) == ["up", "up", "down", "down"]
 
 
 def test_the_only_node_is_never_judged_by_its_silence() -> None:

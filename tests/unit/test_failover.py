@@ -14,7 +14,6 @@ from sdrs_core.failover import (
     Reform,
     View,
     apply,
-    can_save,
     decide_failover,
     first_epoch,
     problem_of,
@@ -112,7 +111,7 @@ def test_a_pool_that_allows_it_goes_on_with_fewer() -> None:
     view = view_of(degraded=True, a=DOWN, b=up())
     assert outcome(view) == ("b", "b", Cause.PRIMARY_LOST)
     after = apply(view, decide_failover(view, settle_seconds=SETTLE))
-    assert can_save(after.groups[0], after)
+    assert not refusal_of(after.groups[0], after)
     assert problem_of(after.groups[0], after) == "group fast:a saves 1 of 2 copies: start another node"
 
 
@@ -293,12 +292,12 @@ def test_a_short_home_costs_no_copy() -> None:
 def test_a_group_takes_saves_when_all_members_acknowledge_them() -> None:
     """I1: every member counts."""
     well = view_of(a=up(), b=up())
-    assert can_save(well.groups[0], well)
+    assert not refusal_of(well.groups[0], well)
     assert problem_of(well.groups[0], well) == ""
     for other in (DOWN, UNKNOWN, up(takes_writes=False)):
         for nodes in ({"a": other, "b": up()}, {"a": up(), "b": other}):
             ill = view_of(degraded=True, **nodes)
-            assert not can_save(ill.groups[0], ill)
+            assert refusal_of(ill.groups[0], ill)
             assert problem_of(ill.groups[0], ill) == refusal_of(ill.groups[0], ill)
 
 
@@ -319,4 +318,4 @@ def test_a_group_of_an_unknown_pool_refuses_and_stays() -> None:
 
 def test_epochs_of_a_later_incarnation_begin_above_all_earlier_ones() -> None:
     assert first_epoch(1) == 1
-    assert first_epoch(2) == 1_000_000_001
+    assert first_epoch(2) == 1_000_000_000_001

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sdrs_core.cluster import Group, Pool
-from sdrs_core.failover import Liveness, NodeFacts, View, apply, can_save, decide_failover, problem_of, refusal_of
+from sdrs_core.failover import Liveness, NodeFacts, View, apply, decide_failover, problem_of, refusal_of
 from sdrs_core.ids import GroupId, NodeId, PoolName
 from sdrs_core.levels import Level
 
@@ -153,9 +153,9 @@ def test_nothing_moves_while_failover_is_paused(view: View) -> None:
 @patient
 @given(views())
 def test_a_group_that_took_saves_still_does_after_a_reform(view: View) -> None:
-    able = {group.id for group in view.groups if can_save(group, view)}
+    able = {group.id for group in view.groups if not refusal_of(group, view)}
     after = apply(view, decide_failover(view, settle_seconds=SETTLE))
-    assert able <= {group.id for group in after.groups if can_save(group, after)}
+    assert able <= {group.id for group in after.groups if not refusal_of(group, after)}
 
 
 @patient
@@ -174,10 +174,9 @@ def test_saves_go_on_at_full_level_while_enough_good_nodes_are_left(view: View) 
 @given(views())
 def test_who_takes_saves_has_all_its_members_ready(view: View) -> None:
     for group in view.groups:
-        assert can_save(group, view) == (not refusal_of(group, view))
         assert bool(problem_of(group, view)) >= bool(refusal_of(group, view))
         pool = view.pools[group.pool]
-        if can_save(group, view):
+        if not refusal_of(group, view):
             facts = [view.nodes[node] for node in group.members]
             assert all(fact.liveness is Liveness.UP and fact.takes_writes for fact in facts)
             assert len(facts) >= pool.copies or pool.allow_degraded

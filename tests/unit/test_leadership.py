@@ -200,6 +200,25 @@ def test_callers_reach_the_controller_only_while_it_leads() -> None:
     run(test)
 
 
+def test_a_stream_ends_with_its_term_also_between_two_of_its_answers() -> None:
+    async def test(store: MemoryMetaStore) -> None:
+        async def two() -> AsyncIterator[str]:
+            yield "1"
+            yield "2"
+
+        switchboard = Switchboard(lambda: "")
+        membership: Any = switchboard.front(MEMBERSHIP)
+        with switchboard.switched_to({MEMBERSHIP.name: Service()}):
+            answers = membership.heartbeat(two())
+            assert await anext(answers) == "heard 1"
+        # Nobody waited for the next answer when the term ended; the next term is not the one that was asked.
+        with switchboard.switched_to({MEMBERSHIP.name: Service()}):
+            with pytest.raises(UnavailableError, match="stands by"):
+                await anext(answers)
+
+    run(test)
+
+
 def test_a_stream_that_ends_by_itself_just_ends() -> None:
     async def test(store: MemoryMetaStore) -> None:
         async def two() -> AsyncIterator[str]:

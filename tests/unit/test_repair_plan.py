@@ -97,6 +97,16 @@ def test_a_node_that_was_not_heard_yet_moves_nothing_and_makes_nothing_unavailab
     assert (decision.action, decision.is_unavailable, decision.undecided) == (None, False, True)
 
 
+def test_too_few_copies_are_awaited_while_a_node_may_return_and_not_if_nobody_can_take_one() -> None:
+    away = stock("x", liveness=Liveness.DOWN, down_for_seconds=1)
+    assert decide(blob_on("a", "x"), stock("a"), away, stock("b")).is_awaited
+    assert decide(blob_on("a", "x"), stock("a"), replace(away, liveness=Liveness.UNKNOWN)).is_awaited
+    gone = replace(away, down_for_seconds=1e6)
+    assert not decide(blob_on("a", "x"), stock("a"), gone, stock("b")).is_awaited
+    assert not decide(blob_on("a", "x"), stock("a"), gone).is_awaited
+    assert not decide(blob_on("a", "b"), stock("a"), stock("b")).is_awaited
+
+
 def test_a_blob_without_any_copy_in_reach_is_unavailable_and_left_alone() -> None:
     down = stock("x", liveness=Liveness.DOWN, down_for_seconds=1e6)
     for decision in (
@@ -139,6 +149,12 @@ def test_a_drop_that_was_begun_is_finished_once_its_node_is_up_and_the_node_gets
     short = blob_on("a", dropping=("c",))
     assert targets(decide(short, *nodes)) == ["b"]
     assert targets(decide(short, nodes[0], nodes[2])) == []
+
+
+def test_a_drop_that_was_begun_is_not_finished_while_no_other_copy_is_live() -> None:
+    blob = blob_on("a", dropping=("c",))
+    for lost in (stock("a", liveness=Liveness.DOWN, down_for_seconds=1e6), stock("a", disks=frozenset({OTHER_DISK}))):
+        assert decide(blob, lost, stock("b"), stock("c")).action is None
 
 
 def test_the_fewest_live_copies_come_first_and_trims_last() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sdrs_core.checkpoints import SaveState, Verdict
+from sdrs_core.cluster import Authority
 from sdrs_core.errors import CorruptDataError, NotFoundError, PermissionDeniedError, RefusedError
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.meta.store import Put
@@ -157,7 +158,7 @@ def test_a_node_that_registers_again_keeps_its_groups_and_its_name() -> None:
         await harness.register()
         assert harness.controller.members.groups() == before
         with pytest.raises(PermissionDeniedError):
-            await harness.controller.members.register(node(NODE), "stolen", incarnation=0, revision=0)
+            await harness.controller.members.register(node(NODE), "stolen", seen=Authority())
         await harness.save(1)
         with pytest.raises(RefusedError):
             await harness.delete_pool("default")

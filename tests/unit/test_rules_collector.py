@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
 from sdrs_core.checkpoints import Save, SaveState
+from sdrs_core.cluster import Authority
 from sdrs_core.errors import AlreadyExistsError, FullError, NotFoundError, RefusedError, StaleTermError
 from sdrs_core.ids import BlobId, NodeId, SaveId, random_id
 from sdrs_storaged.control import keys
+from sdrs_storaged.control.meta.store import Page
 from sdrs_storaged.control.records import put
 from tests.support.control import GRACE_SECONDS, JOB, NODE, TTL_SECONDS, Harness, node, started
 from tests.support.mirrors import FAST, A, B, C, blob_of, holder, mirrored, on_record, started_with_mirrors, write
@@ -117,6 +120,20 @@ def test_a_condemned_checkpoint_is_not_brought_back() -> None:
         assert [save.state for save in await harness.trash()] == [SaveState.CONDEMNED]
         with pytest.raises(NotFoundError):
             await harness.controller.catalog.undelete(JOB, 10)
+
+    asyncio.run(run())
+
+
+def test_a_holder_that_did_not_confirm_stays_dropping_when_others_did() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        save = await mirrored(harness, 10, [A, B])
+        await harness.controller.catalog.delete(JOB, 10, why="test")
+        await harness.pass_time(GRACE_SECONDS + 1)
+        harness.nodes.broken.add(B)
+        await harness.collect()
+        # P14: B may have dropped it, and its answer been lost.
+        assert (await blob_of(harness, save)).holders == (holder(B, dropping=True),)
 
     asyncio.run(run())
 
@@ -371,7 +388,7 @@ def test_a_node_that_saw_a_later_history_stops_every_change_and_the_collector() 
         members = harness.controller.members
         with pytest.raises(RefusedError, match="rolled back"):
             await members.register(
-                node(NODE), f"key of {NODE}", incarnation=members.cluster.incarnation, revision=revision + 1
+                node(NODE), f"key of {NODE}", seen=Authority(members.cluster.incarnation, 0, revision + 1)
             )
         await harness.pass_time(GRACE_SECONDS + 1)
         for _ in range(3):
@@ -388,14 +405,36 @@ def test_a_node_that_saw_a_later_history_stops_every_change_and_the_collector() 
     asyncio.run(run())
 
 
+def test_a_store_that_went_back_under_its_controller_stops_every_change_and_the_collector() -> None:
+    async def run() -> None:
+        harness = await started()
+        await harness.save(10)
+        records = harness.controller.records
+        past = await harness.store.revision() - 1
+
+        async def older_page(*_: object, **__: object) -> Page:
+            return Page((), past, more=False)
+
+        with patch.object(records.store, "range", older_page):
+            found, _ = await records.page("", int)  # reads go on
+        assert found == []
+        revision = await harness.store.revision()
+        with pytest.raises(RefusedError, match="rolled back"):
+            await harness.collect()
+        with pytest.raises(RefusedError, match="rolled back"):
+            await harness.begin(20)
+        assert await harness.store.revision() == revision
+        assert any("rolled back" in warning for warning in harness.controller.warnings())
+
+    asyncio.run(run())
+
+
 def test_a_node_of_a_later_incarnation_stops_every_change_too() -> None:
     async def run() -> None:
         harness = await started()
         members = harness.controller.members
         with pytest.raises(RefusedError):
-            await members.register(
-                node(NODE), f"key of {NODE}", incarnation=members.cluster.incarnation + 1, revision=0
-            )
+            await members.register(node(NODE), f"key of {NODE}", seen=Authority(members.cluster.incarnation + 1))
         with pytest.raises(RefusedError):
             await harness.begin(10)
 

@@ -225,6 +225,33 @@ def test_an_abandoned_save_expires_and_one_that_is_waited_for_does_not() -> None
     asyncio.run(run())
 
 
+def test_a_save_that_two_ranks_began_unanswered_is_not_forgotten() -> None:
+    async def run(*, lost: int) -> None:
+        """``lost``: how many of the two answers."""
+        harness = await started()
+        await harness.save(5)
+        begun_before = harness.store.txn_count
+
+        async def lose(number: int) -> None:
+            await asyncio.sleep(0)  # both are under way
+            if number <= begun_before + lost:
+                raise UnavailableError("the answer was lost")
+
+        harness.store.after = lose
+        await asyncio.gather(*(harness.begin(10, rank=rank, world_size=2) for rank in range(2)), return_exceptions=True)
+        harness.store.heal()
+        await harness.collect()
+        assert harness.controller.tally.saves_by_pool[DEFAULT_POOL] == 2
+        await harness.pass_time(TTL_SECONDS + 1)
+        await harness.collect()
+        assert (await harness.states()) == [(5, 1, SaveState.COMMITTED)]
+        consistent(harness)
+        assert harness.controller.tally.saves_by_pool[DEFAULT_POOL] == 1
+
+    asyncio.run(run(lost=1))
+    asyncio.run(run(lost=2))
+
+
 def test_an_expiry_whose_answer_was_lost_is_settled_with_the_next_one() -> None:
     async def run() -> None:
         harness = await started()
@@ -264,8 +291,8 @@ def test_a_controller_starts_although_a_pending_save_cannot_be_committed() -> No
         at = harness.store.txn_count
 
         async def no_room(number: int) -> None:
-            # resign, campaign, then what the controller writes
-            if number == at + 3:
+            # resign, campaign, then what the controller writes: its term, and the commit
+            if number in (at + 3, at + 4):
                 raise FullError("no room")
 
         harness.store.before = no_room

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sdrs_core.checkpoints import SaveState
-from sdrs_core.cluster import NodeState
+from sdrs_core.cluster import Node, NodeState
 from sdrs_core.errors import RefusedError, SdrsError, StaleEpochError, UnavailableError
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import NodeId, PoolName
@@ -71,6 +71,9 @@ def test_a_killed_primary_is_replaced_at_once_by_its_replica_and_a_spare_is_take
         assert all(A not in group.members for group in harness.controller.members.groups(pool=FAST))
         assert "primary_promoted" in await events_of(harness)
         assert "node_lost" in await events_of(harness)
+        [promoted], _ = await harness.controller.events.page(group_id=OF_A, node_id="", after="", limit=100)
+        replica, spare = after.members
+        assert promoted.text == f"{replica} leads; node-a is down; {spare} joins"
 
     on_four_nodes(test)
 
@@ -113,6 +116,95 @@ def test_a_controller_that_stood_still_judges_nobody_by_what_it_could_not_hear()
         assert harness.controller.members.groups(pool=FAST) == before
         assert all(harness.controller.detector.liveness(node) is Liveness.UP for node in harness.node_ids)
         running.cancel()
+
+    on_four_nodes(test)
+
+
+def test_nodes_that_gave_up_on_a_controller_that_stood_still_may_link_again_before_they_are_judged() -> None:
+    """P20: the end of their streams is heard in the same instant as what the others sent."""
+
+    async def test(harness: Harness) -> None:
+        before = harness.controller.members.groups(pool=FAST)
+        harness.clock.advance(60)
+        harness.controller.members.stream_ended(A, harness)
+        harness.controller.detector.restart_timers()
+        await harness.settle()
+        assert harness.controller.members.groups(pool=FAST) == before
+        harness.freeze(A)
+        await harness.wait(3)
+        assert A not in harness.group(OF_A).members
+
+    on_four_nodes(test)
+
+
+def test_a_node_that_was_never_heard_is_not_judged_by_a_controller_that_stood_still_since_it_began() -> None:
+    async def test(harness: Harness) -> None:
+        before = harness.controller.members.groups(pool=FAST)
+        harness.silent.add(A)
+        await harness.start()
+        harness.clock.advance(60)
+        harness.controller.detector.restart_timers()
+        await harness.settle()
+        assert harness.controller.members.groups(pool=FAST) == before
+
+    on_four_nodes(test)
+
+
+def test_a_node_is_probed_once_at_a_time_and_once_more_for_who_asked_meanwhile() -> None:
+    async def test(harness: Harness) -> None:
+        probed: list[NodeId] = []
+
+        async def is_refused(node: Node) -> bool:
+            probed.append(node.id)
+            await asyncio.sleep(0)
+            return False
+
+        harness.nodes.is_refused = is_refused  # type: ignore[method-assign]
+        for _ in range(100):
+            harness.controller.detector.look_at(harness.controller.members.node(A))
+        await harness.settle()
+        assert probed == [A, A]
+        harness.controller.detector.look_at(harness.controller.members.node(A))
+        await harness.controller.detector.close()
+        harness.controller.detector.look_at(harness.controller.members.node(A))
+        await harness.settle()
+        assert len(probed) <= 3
+
+    on_four_nodes(test)
+
+
+def test_who_registers_again_as_before_costs_no_transaction_and_no_new_map() -> None:
+    async def test(harness: Harness) -> None:
+        await harness.start()
+        number, txn_count = harness.controller.map.number, harness.store.txn_count
+        await harness.register()
+        assert (harness.controller.map.number, harness.store.txn_count) == (number, txn_count)
+
+    on_four_nodes(test)
+
+
+def test_the_history_tells_of_a_loss_also_if_the_store_was_out_of_reach_then() -> None:
+    async def test(harness: Harness) -> None:
+        harness.store.fail(1, UnavailableError("the store is out of reach"))
+        with pytest.raises(UnavailableError):
+            await harness.kill(A)
+        await harness.settle()
+        assert (await events_of(harness)).count("node_lost") == 1
+
+    on_four_nodes(test)
+
+
+def test_whoever_follows_the_map_hears_of_a_failover_whose_answer_was_lost() -> None:
+    async def test(harness: Harness) -> None:
+        before = harness.group(OF_A)
+        harness.store.lose_answer_of(1)
+        with pytest.raises(UnavailableError):
+            await harness.kill(A)
+        number = harness.controller.map.number
+        # By whoever looks first; the next round of failover then finds nothing left to do.
+        await harness.controller.members.settle_doubt()
+        assert harness.group(OF_A).epoch == before.epoch + 1
+        assert harness.controller.map.number > number
 
     on_four_nodes(test)
 
@@ -359,5 +451,18 @@ def test_a_newer_attempt_takes_over_across_a_failover() -> None:
         assert second.save.save_id != first.save.save_id
         await harness.seal(second, rank=1)
         assert await harness.steps() == []
+
+    on_four_nodes(test)
+
+
+def test_a_member_that_was_reported_because_it_had_died_is_welcome_when_it_is_back() -> None:
+    async def test(harness: Harness) -> None:
+        group = harness.group(OF_A)
+        member = group.members[1]
+        harness.controller.failover.report(A, group.id, group.epoch, member, slow=False, why="it does not answer")
+        await harness.kill(member)
+        await harness.revive(member)
+        await harness.wait(harness.controller.config.settle_seconds + 1)
+        assert set(harness.group(OF_A).members) == set(group.home)
 
     on_four_nodes(test)

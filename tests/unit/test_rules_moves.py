@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from sdrs_core.cluster import Authority
 from sdrs_core.errors import NotFoundError, RefusedError
 from sdrs_core.ids import GroupId
-from tests.support.control import Harness
+from tests.support.control import Harness, node
 from tests.unit.test_rules_failover import FAST, OF_A, A, B, C, D, begin_at_a, events_of, on_four_nodes
 
 GROUP = GroupId(OF_A)
@@ -38,6 +40,43 @@ def test_a_switchover_can_name_a_node_that_is_not_a_member_yet() -> None:
     on_four_nodes(test)
 
 
+def test_a_node_that_is_moved_in_takes_the_place_of_one_that_is_lost() -> None:
+    async def test(harness: Harness) -> None:
+        await harness.controller.moves.set_automatic("maintenance")
+        primary, replica = harness.group(OF_A).members
+        stranger = next(node for node in harness.node_ids if node not in (primary, replica))
+        await harness.kill(primary)
+        moved = await harness.controller.moves.switchover(GROUP, stranger, 0)
+        assert (moved.primary, moved.members) == (stranger, (replica, stranger))
+
+    on_four_nodes(test)
+
+
+def test_a_node_that_is_moved_in_takes_the_place_of_one_in_its_own_domain() -> None:
+    async def test(harness: Harness) -> None:
+        primary, replica = harness.group(OF_A).members
+        stranger = next(node for node in harness.node_ids if node not in (primary, replica))
+        moved_in = replace(node(stranger), domain=primary)
+        await harness.controller.members.register(moved_in, f"key of {stranger}", seen=Authority())
+        moved = await harness.controller.moves.switchover(GROUP, stranger, 0)
+        assert (moved.primary, moved.members) == (stranger, (replica, stranger))
+        assert set(moved.home) == {replica, stranger}
+
+    on_four_nodes(test)
+
+
+def test_a_node_that_its_group_does_without_leads_it_once_an_operator_says_so() -> None:
+    async def test(harness: Harness) -> None:
+        replica = harness.group(OF_A).members[1]
+        harness.controller.groups.shun(GROUP, replica)
+        moved = await harness.controller.moves.switchover(GROUP, replica, 0)
+        await harness.wait(1)
+        assert harness.group(OF_A).primary == moved.primary == replica
+        assert replica in harness.group(OF_A).members
+
+    on_four_nodes(test)
+
+
 def test_a_switchover_waits_for_saves_under_way_and_keeps_new_ones_away() -> None:
     async def test(harness: Harness) -> None:
         begun = await begin_at_a(harness)
@@ -51,6 +90,19 @@ def test_a_switchover_waits_for_saves_under_way_and_keeps_new_ones_away() -> Non
         await harness.seal(begun)
         assert (await moving).primary != A
         assert await harness.steps() == [10]
+
+    on_four_nodes(test)
+
+
+def test_a_switchover_does_not_wait_for_a_rank_that_goes_elsewhere_by_now() -> None:
+    async def test(harness: Harness) -> None:
+        await begin_at_a(harness)
+        moving = asyncio.ensure_future(harness.controller.moves.switchover(GROUP, "", 60))
+        await asyncio.sleep(0)
+        elsewhere = await harness.begin(10, pool=FAST)
+        assert elsewhere.group
+        assert elsewhere.group.id != OF_A
+        assert (await asyncio.wait_for(moving, 20)).primary != A
 
     on_four_nodes(test)
 
@@ -86,12 +138,49 @@ def test_while_paused_nothing_fails_over_but_an_operator_still_can() -> None:
         assert harness.group(OF_A) == before
         group, lost = await harness.controller.moves.failover(GROUP, "", accept_data_loss=False)
         assert group.primary == before.members[1]
+        assert A not in group.members
         assert lost == []
+        groups, _ = harness.controller.members.groups_taking_saves(FAST)
+        [taking] = [g for g in groups if g.id == OF_A]
+        assert taking.problem == ""
         await harness.start()
         assert harness.controller.members.paused_because() == "maintenance"
         await harness.controller.moves.set_automatic("")
         await harness.wait(5)
         assert A not in harness.group(OF_A).members
+
+    on_four_nodes(test)
+
+
+def test_only_what_lies_on_nodes_of_the_group_is_given_up_with_it() -> None:
+    async def test(harness: Harness) -> None:
+        for step, primary in ((10, A), (20, B)):
+            await harness.save(step, avoid=frozenset(harness.node_ids) - {primary})
+        await harness.kill(A, B)
+        await harness.wait(5)
+        group_id = GroupId("default:node-a")
+        with pytest.raises(RefusedError, match="1 checkpoints on nodes of group"):
+            await harness.controller.moves.failover(group_id, "", accept_data_loss=False)
+        group, lost = await harness.controller.moves.failover(group_id, "", accept_data_loss=True)
+        assert [save.step for save in lost] == [10]
+        assert await harness.steps() == [20]
+        assert (group.members, group.home) == ((C,), (C,))
+
+    on_four_nodes(test)
+
+
+def test_nothing_is_given_up_for_a_failover_that_is_refused() -> None:
+    async def test(harness: Harness) -> None:
+        await harness.save(10, pool=FAST)
+        [holders] = [
+            blob.holders for shard in await harness.shards((await harness.listed())[0]) for blob in shard.blobs
+        ]
+        await harness.controller.moves.set_automatic("maintenance")
+        await harness.kill(*(holder.node_id for holder in holders))
+        await harness.wait(5)
+        with pytest.raises(RefusedError, match="down"):
+            await harness.controller.moves.failover(GROUP, holders[0].node_id, accept_data_loss=True)
+        assert await harness.steps() == [10]
 
     on_four_nodes(test)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,12 @@ from sdrs_core.attempts import Job
 from sdrs_core.checkpoints import Save, SaveState
 from sdrs_core.cluster import DEFAULT_POOL, Authority, Retention
 from sdrs_core.errors import InvalidArgumentError, PermissionDeniedError, RefusedError, UnavailableError
+from sdrs_core.failover import first_epoch
 from sdrs_core.ids import BlobId, ClusterId, NodeId, SaveId, random_id
 from sdrs_core.levels import Level
 from sdrs_core.snapshots import SnapshotId
 from sdrs_storaged.control import keys
+from sdrs_storaged.control.meta.store import Put
 from sdrs_storaged.control.snapshots import Snapshots
 from tests.support.catalogs import (
     Cluster,
@@ -96,10 +99,10 @@ def test_the_rebuilt_cluster_is_followed_by_nodes_that_have_seen_a_later_revisio
         assert (new.id, new.incarnation) == (old.id, 8)
         assert new.secret not in ("", old.secret)
         members = cluster.controller.members
-        await members.register(node(NodeId("node-1")), "key of node-1", incarnation=7, revision=1_000_000)
+        await members.register(node(NodeId("node-1")), "key of node-1", seen=Authority(7, 0, 1_000_000))
         assert not cluster.records.frozen_because
         with pytest.raises(PermissionDeniedError):  # the first key that came is the node's own
-            await members.register(node(NodeId("node-1")), "another key", incarnation=7, revision=1)
+            await members.register(node(NodeId("node-1")), "another key", seen=Authority(7, 0, 1))
 
     play(run)
 
@@ -177,10 +180,12 @@ def test_a_rank_that_sent_the_same_bytes_twice_is_whole(tmp_path: Path) -> None:
     play(run)
 
 
-def test_of_two_saves_of_one_step_and_attempt_the_later_is_the_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("met_first", ["earlier", "later"])
+def test_of_two_saves_of_one_step_and_attempt_the_later_is_the_checkpoint(tmp_path: Path, met_first: str) -> None:
     async def run(lost: Cluster, witnesses: FakeWitnesses) -> None:
         save = await unknown_save(lost, 10)
-        earlier, later = (witnessed(replace(save, save_id=SaveId(random_id())), BlobId(random_id())) for _ in range(2))
+        ids = sorted((random_id(), random_id()), reverse=met_first == "later")  # they are looked at in this order
+        earlier, later = (witnessed(replace(save, save_id=SaveId(i)), BlobId(random_id())) for i in ids)
         later = replace(later, created_unix_ms=earlier.created_unix_ms + 1000)
         witnesses["node-1"].fragments = [earlier, later]
         cluster, _ = await rebuilt(witnesses, tmp_path)
@@ -190,10 +195,13 @@ def test_of_two_saves_of_one_step_and_attempt_the_later_is_the_checkpoint(tmp_pa
     play(run)
 
 
-def test_what_an_earlier_version_wrote_is_kept_for_an_operator_to_decide(tmp_path: Path) -> None:
+@pytest.mark.parametrize("untold", [{"world_size": 0, "blob_count": 0, "kind": "", "pool": ""}, {"world_size": 0}])
+def test_what_an_earlier_version_wrote_is_kept_for_an_operator_to_decide(
+    tmp_path: Path, untold: dict[str, Any]
+) -> None:
     async def run(lost: Cluster, witnesses: FakeWitnesses) -> None:
         save = await unknown_save(lost, 10)
-        old = replace(witnessed(save, BlobId(random_id())), world_size=0, blob_count=0, kind="", pool="")
+        old = replace(witnessed(save, BlobId(random_id())), **untold)
         witnesses["node-1"].fragments = [old]
         cluster, last = await rebuilt(witnesses, tmp_path)
         assert await cluster.steps() == []
@@ -216,7 +224,7 @@ def test_a_snapshot_has_no_secrets_and_goes_to_nodes_of_different_domains(tmp_pa
         members = cluster.controller.members
         for name in cluster.node_ids:
             moved = replace(node(name), domain=name[0])
-            await members.register(moved, f"key of {name}", incarnation=0, revision=0)
+            await members.register(moved, f"key of {name}", seen=Authority())
         assert await take_snapshot(cluster, witnesses, tmp_path) == ["a1", "b1", "c1"]
         [(snapshot, content)] = witnesses["a1"].snapshots.items()
         text = unpacked(content)
@@ -242,7 +250,7 @@ def test_a_snapshot_is_sent_when_something_changed_or_a_keeper_is_new(tmp_path: 
         assert len(await snapshots.pass_once()) == 3
         assert await snapshots.pass_once() == []
         lost.records.frozen_because = "of the past"
-        await lost.store.txn([], [])
+        await lost.store.txn([], [Put("x", b"1")])
         assert await snapshots.pass_once() == []
 
     play(run)
@@ -270,7 +278,7 @@ def test_what_only_the_catalog_knows_comes_back_from_its_copy_and_the_rest_from_
         assert job.value.attempt == 4
         groups = cluster.controller.members.groups()
         assert groups
-        assert all(group.epoch == 1_000_000_001 for group in groups)  # above all that nodes remember (I3)
+        assert all(group.epoch == first_epoch(2) for group in groups)  # above all that nodes remember (I3)
 
     play(run)
 
@@ -349,22 +357,25 @@ def test_holders_are_what_nodes_hold_now_and_a_copy_that_differs_does_not_count(
     play(run)
 
 
-def test_a_damaged_copy_of_the_catalog_is_passed_over_for_an_older_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("position", [4, 0.5, 0.99])  # 4 is the time in gzip's header, which only the hash covers
+def test_a_damaged_copy_of_the_catalog_is_passed_over_for_an_older_one(tmp_path: Path, position: float) -> None:
     async def run(lost: Cluster, witnesses: FakeWitnesses) -> None:
         await lost.save(10)
         await lost.controller.catalog.hold(JOB, 10, held=True)
         await take_snapshot(lost, witnesses, tmp_path)
         await lost.save(20)
+        await lost.create_pool("made-since")
         await take_snapshot(lost, witnesses, tmp_path)
         await witnesses.meet(lost)
         for witness in witnesses.by_address.values():
             newest = max(witness.snapshots, key=lambda snapshot: snapshot.age)
             content = bytearray(witness.snapshots[newest])
-            content[len(content) // 2] ^= 0x10
+            content[int(position * len(content)) if position < 1 else int(position)] ^= 0x10
             witness.snapshots[newest] = bytes(content)
         cluster, last = await rebuilt(witnesses, tmp_path)
         assert await cluster.steps() == [20, 10]
         assert (await cluster.controller.catalog.get(JOB, 10)).value.held
+        assert [pool.name for pool in cluster.controller.members.pools()] == [DEFAULT_POOL]
         assert sum("cannot be used" in problem for problem in last.problems) == 3
 
     play(run)

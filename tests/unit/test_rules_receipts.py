@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sdrs_core.checkpoints import SaveState
-from sdrs_core.cluster import DEFAULT_POOL, Group
+from sdrs_core.cluster import DEFAULT_POOL, Authority, Group
 from sdrs_core.errors import (
     AlreadyExistsError,
     FullError,
@@ -142,7 +142,7 @@ def test_a_node_speaks_under_its_key_and_a_name_belongs_to_who_had_it_first() ->
         with pytest.raises(PermissionDeniedError):
             members.authenticate(NODE, "a guess")
         with pytest.raises(PermissionDeniedError):
-            await members.register(members.node(NODE), "another key", incarnation=0, revision=0)
+            await members.register(members.node(NODE), "another key", seen=Authority())
 
     asyncio.run(run())
 

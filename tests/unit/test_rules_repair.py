@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from sdrs_core.checkpoints import Holder, SaveState, Verdict
-from sdrs_core.errors import RefusedError, StaleTermError, UnavailableError
+from sdrs_core.cluster import Node
+from sdrs_core.errors import CorruptDataError, DeadlineExceededError, RefusedError, StaleTermError, UnavailableError
 from sdrs_core.ids import BlobId, DiskId, NodeId
 from sdrs_core.levels import Level
+from sdrs_storaged.control.copier import HeldFragment
 from tests.support.control import GRACE_SECONDS, JOB, Harness
 from tests.support.mirrors import (
     FAST,
@@ -184,21 +186,22 @@ def test_a_target_pulls_one_at_a_time_and_different_targets_at_once() -> None:
         harness.controller.repairer._concurrency = 8
         for step in range(20):
             await mirrored(harness, step, [A])
-        pulling: set[NodeId] = set()
+        pulling: list[NodeId] = []
+        doubled: set[NodeId] = set()
         most = 0
 
         async def watch(node_id: NodeId, _: BlobId) -> None:
             nonlocal most
-            assert node_id not in pulling
-            pulling.add(node_id)
+            pulling.append(node_id)
             most = max(most, len(pulling))
+            doubled.update(name for name in pulling if pulling.count(name) > 1)
             for _ in range(10):
                 await asyncio.sleep(0)
             pulling.remove(node_id)
 
         harness.nodes.on_pull = watch
         await repair(harness)
-        assert (harness.controller.repairer.totals.done_blobs, most) == (20, 3)
+        assert (harness.controller.repairer.totals.done_blobs, most, doubled) == (20, 3, set())
 
     asyncio.run(run())
 
@@ -268,6 +271,130 @@ def test_a_copy_and_another_change_of_the_record_are_both_kept() -> None:
     asyncio.run(run())
 
 
+def test_a_change_of_the_record_just_before_the_copy_is_recorded_is_kept() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors(node_ids=(A, B, C), mirrors=3)
+        save = await mirrored(harness, 10, [A, B])
+
+        async def change(_: int) -> None:
+            harness.store.heal()
+            [shard] = await harness.shards(save)
+            gone = replace(shard.blobs[0], holders=(holder(A),))
+            await write(harness, replace(shard, blobs=(gone,)))
+
+        async def pulled(_: NodeId, __: BlobId) -> None:
+            harness.nodes.on_pull = None
+            harness.store.before = change
+
+        harness.nodes.on_pull = pulled
+        harness.nodes.broken.add(B)  # so that it does not get its copy back at once
+        await repair(harness)
+        assert await on_record(harness, save) == {A, C}
+
+    asyncio.run(run())
+
+
+def test_what_the_queue_cannot_hold_is_the_least_urgent() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors(mirrors=3)
+        harness.controller.repairer._surveyor._limit = 2
+        steps = {}
+        for step, on in enumerate([[A, B], [A], [A, B, C, D], [A, B], [A]]):
+            save = await mirrored(harness, step, on)
+            steps[(await blob_of(harness, save)).id] = step
+        await repair(harness)
+        assert {steps[blob_id] for _, blob_id, _ in harness.nodes.pulls} == {1, 4}
+        assert not any(node_id == D for node_id, _ in harness.nodes.orders)
+
+    asyncio.run(run())
+
+
+def test_what_happened_is_told() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+
+        async def told() -> list[tuple[str, str]]:
+            """Oldest first, and not what failover tells of nodes."""
+            events, _ = await harness.controller.events.page(group_id="", node_id="", after="", limit=100)
+            return [(event.kind, event.text) for event in reversed(events) if not event.node_id]
+
+        await mirrored(harness, 10, [A], level=Level.L1)
+        await repair(harness, times=2)
+        before = await told()
+        assert before == [
+            ("repair_done", "1 copies made, 10 bytes"),
+            ("level_raised", f"all copies there: {JOB} step 10"),
+        ]
+        await harness.kill(A, B, C, D)
+        await repair(harness, times=2)
+        await harness.revive(A)
+        await repair(harness, times=2)
+        after = (await told())[len(before) :]
+        assert [kind for kind, _ in after][:2] == ["checkpoints_unavailable", "checkpoints_available"]
+        assert all(f"{JOB} step 10" in text for _, text in after[:2])
+
+    asyncio.run(run())
+
+
+def test_the_loop_goes_on_after_an_error_and_wakes_when_it_is_poked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        repairer = harness.controller.repairer
+        repairer._interval_seconds = 1e6
+        save = await mirrored(harness, 10, [A])
+        ended = asyncio.Event()
+        pass_once = repairer.pass_once
+
+        async def pass_and_tell() -> None:
+            try:
+                await pass_once()
+            finally:
+                ended.set()
+
+        monkeypatch.setattr(repairer, "pass_once", pass_and_tell)
+        harness.controller.records.frozen_because = "a node knows better"
+        running = asyncio.create_task(repairer.run())
+        async with asyncio.timeout(20):
+            await ended.wait()
+        assert harness.nodes.pulls == []
+        harness.controller.records.frozen_because = ""
+        ended.clear()
+        repairer.poke()
+        async with asyncio.timeout(20):
+            await ended.wait()
+        assert len(await on_record(harness, save)) == 2
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_a_frozen_node_does_not_make_repair_rest_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        await mirrored(harness, 10, [A, B])
+
+        async def lookup_fragments(node: Node, names: object) -> list[HeldFragment]:
+            harness.clock.advance(LONG_SECONDS)
+            raise DeadlineExceededError(f"{node.id} did not answer")
+
+        monkeypatch.setattr(harness.nodes, "lookup_fragments", lookup_fragments)
+        repairer = harness.controller.repairer
+        repairer.node_returned(A)
+        await repair(harness)
+        rests: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            rests.append(seconds)
+
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        repairer.poke()
+        await repairer._rest()
+        assert rests == [0.0]
+
+    asyncio.run(run())
+
+
 def test_a_deposed_controller_records_nothing() -> None:
     async def run() -> None:
         harness = await started_with_mirrors()
@@ -284,6 +411,20 @@ def test_a_deposed_controller_records_nothing() -> None:
         assert await on_record(harness, save) == {A}
         await repair(harness)
         assert len(await on_record(harness, save)) == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("loop", ["repairer", "collector"])
+def test_a_loop_of_a_deposed_controller_ends(loop: str) -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        old = harness.controller
+        old.collector._interval_seconds = 0.01
+        await harness.start()
+        with pytest.raises(StaleTermError):
+            async with asyncio.timeout(20):
+                await getattr(old, loop).run()
 
     asyncio.run(run())
 
@@ -390,6 +531,25 @@ def test_a_dropping_copy_is_finished_when_its_node_is_back_and_never_counts() ->
         await repair(harness)
         assert harness.nodes.having(blob.id) == {A, B} == {h.node_id for h in (await blob_of(harness, save)).holders}
         assert harness.nodes.pulls == []
+
+    asyncio.run(run())
+
+
+def test_a_drop_that_was_begun_is_not_finished_for_copies_that_are_only_on_record() -> None:
+    """I7: what was dispensable when the drop began is by now the only copy."""
+
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        save = await mirrored(harness, 10, [A, B, C])
+        await repair(harness)  # nobody has been asked about what follows
+        [shard] = await harness.shards(save)
+        blob = replace(shard.blobs[0], holders=(holder(A), holder(B), holder(C, dropping=True)))
+        await write(harness, replace(shard, blobs=(blob,)))
+        harness.nodes.put(C, blob.id, save.save_id, 0)
+        for node_id in (A, B):
+            harness.nodes.take(node_id, blob.id)
+        await repair(harness, times=3)
+        assert C in harness.nodes.having(blob.id)
 
     asyncio.run(run())
 
@@ -524,6 +684,24 @@ def test_a_node_that_does_not_answer_is_asked_again_and_loses_nothing() -> None:
 # A source that turns out to be bad
 
 
+def test_sources_that_are_all_bad_are_looked_at_at_once() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors(mirrors=3)
+        save = await mirrored(harness, 10, [A, B])
+        blob = await blob_of(harness, save)
+        harness.nodes.verdicts_at[(A, blob.id)] = Verdict.CORRUPT
+
+        async def refuse(_: NodeId, __: BlobId) -> None:
+            raise CorruptDataError("no source is good")
+
+        harness.nodes.on_pull = refuse
+        await repair(harness)
+        assert await on_record(harness, save) == {B}
+        assert not (await save_of(harness, 10)).damage
+
+    asyncio.run(run())
+
+
 def test_a_source_that_serves_nothing_good_is_looked_at_and_marked() -> None:
     async def run() -> None:
         harness = await started_with_mirrors()
@@ -561,6 +739,62 @@ def test_a_checkpoint_out_of_reach_is_named_until_its_node_returns() -> None:
         await repair(harness)
         assert (repairer.unavailable, repairer.totals.unavailable_count) == ({}, 0)
         assert await harness.controller.losses.unavailable(FAST) == []
+
+    asyncio.run(run())
+
+
+def test_a_good_copy_that_is_on_no_record_is_found_when_all_on_record_are_out_of_reach() -> None:
+    """The controller died between the pull and the record, and then the source."""
+
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        save, lost = await mirrored(harness, 10, [A]), await mirrored(harness, 20, [A])
+        blob_id, bad_id = (await blob_of(harness, save)).id, (await blob_of(harness, lost)).id
+        await repair(harness)
+        for one in (save, lost):
+            [shard] = await harness.shards(one)
+            await write(harness, replace(shard, blobs=(replace(shard.blobs[0], holders=(holder(A),)),)))
+        for node_id in harness.nodes.having(bad_id) - {A}:
+            harness.nodes.hashes[(node_id, (bad_id, 0))] = "something else"
+        [stray] = harness.nodes.having(blob_id) - {A}
+        await go_down(harness, A)
+        await repair(harness)
+        assert await on_record(harness, save) == {A, stray}
+        assert await on_record(harness, lost) == {A}
+        assert [save.step for save in harness.controller.repairer.unavailable.values()] == [20]
+        asked = len(harness.nodes.looked_up)
+        await repair(harness, times=2)
+        assert len(await on_record(harness, save)) == 3
+        assert len(harness.nodes.looked_up) == asked  # nobody came or went
+
+    asyncio.run(run())
+
+
+def test_before_a_checkpoint_is_given_up_everybody_is_asked_for_it() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        save = await mirrored(harness, 10, [A])
+        harness.nodes.put(B, (await blob_of(harness, save)).id, save.save_id, harness.clock.unix_ms())
+        await go_down(harness, A)
+        assert await harness.controller.losses.unavailable(FAST) == []
+        assert await on_record(harness, save) == {A, B}
+
+    asyncio.run(run())
+
+
+def test_a_defect_that_one_blob_brings_out_keeps_no_other() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        bad, good = await mirrored(harness, 10, [A]), await mirrored(harness, 20, [A])
+        bad_id = (await blob_of(harness, bad)).id
+
+        async def fail(_: NodeId, blob_id: BlobId) -> None:
+            if blob_id == bad_id:
+                raise ZeroDivisionError
+
+        harness.nodes.on_pull = fail
+        await repair(harness)
+        assert (len(await on_record(harness, good)), len(await on_record(harness, bad))) == (2, 1)
 
     asyncio.run(run())
 

@@ -92,14 +92,26 @@ def test_a_good_copy_lifts_a_mark_that_was_set_before() -> None:
     asyncio.run(run())
 
 
-def test_a_copy_that_is_being_dropped_is_not_looked_at_and_one_that_went_meanwhile_is_no_problem() -> None:
+def test_a_copy_that_is_being_dropped_is_not_looked_at() -> None:
     async def run() -> None:
         harness = await started_with_mirrors()
-        save = await mirrored(harness, 10, [A, B, C])
-        blob_id = await bad_at(harness, B, C, verdict=Verdict.MISSING)
+        save = await mirrored(harness, 10, [A, B])
+        await bad_at(harness, B, verdict=Verdict.MISSING)
         [shard] = await harness.shards(save)
-        dropping = replace(shard.blobs[0], holders=(holder(A), holder(B), holder(C, dropping=True)))
+        dropping = replace(shard.blobs[0], holders=(holder(A), holder(B, dropping=True)))
         await write(harness, replace(shard, blobs=(dropping,)))
+        assert (await verify(harness))[-1].problems == ()
+        assert (await blob_of(harness, save)) == dropping
+
+    asyncio.run(run())
+
+
+def test_a_copy_that_was_dropped_meanwhile_is_no_problem() -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors()
+        save = await mirrored(harness, 10, [A, B])
+        blob_id = await bad_at(harness, B, verdict=Verdict.MISSING)
+        [shard] = await harness.shards(save)
         gone = replace(shard.blobs[0], holders=(holder(A),))
         found = []
         async for progress in harness.controller.verifier.verify(JOB, 10):

@@ -78,7 +78,7 @@ def show_group(settings: Settings, group_id: str) -> None:
     """,
 )
 @click.argument("group_id", metavar="GROUP", shell_complete=complete_group)
-@click.option("--to", metavar="NODE", shell_complete=complete_node, help="The new primary; the best other member.")
+@click.option("--to", metavar="NODE", shell_complete=complete_node, help="The new primary (the best other member).")
 @click.option(
     "--drain", type=duration, default="30s", metavar="TIME", help="How long saves under way are waited for (30s)."
 )
@@ -102,22 +102,25 @@ def switchover(settings: Settings, group_id: str, to: str | None, drain: int) ->
     """,
 )
 @click.argument("group_id", metavar="GROUP", shell_complete=complete_group)
-@click.option("--to", metavar="NODE", shell_complete=complete_node, help="The new primary; the best other member.")
-@click.option("--accept-data-loss", is_flag=True, help="Give up, for good, checkpoints that have no live copy left.")
+@click.option("--to", metavar="NODE", shell_complete=complete_node, help="The new primary (the best other member).")
+@click.option(
+    "--accept-data-loss", is_flag=True, help="Give up checkpoints on nodes of this group that have no live copy left."
+)
 @yes_option
 @pass_settings
 def failover(settings: Settings, group_id: str, to: str | None, accept_data_loss: bool, yes: bool) -> None:
     """Move a group's primary by force, now, without waiting for anybody.
 
     Dead nodes are failed over by themselves: this is for what the cluster cannot decide. Refused (exit 4) if data would
-    be lost, unless --accept-data-loss says so in so many words; what is lost is listed.
+    be lost, unless --accept-data-loss says so in so many words; what is lost is listed. `sdrs ckpt undelete` brings it
+    back within the grace period.
     """
     with open_cluster(settings) as cluster:
         if accept_data_loss and not yes:
             count = cluster.info().unavailable_count
             known = f"{count} checkpoints of this cluster have" if count != 1 else "one checkpoint of this cluster has"
             confirm(
-                f"This gives up, for good, the checkpoints of group {group_id} that have no live copy left, even if "
+                f"This gives up the checkpoints on nodes of group {group_id} that have no live copy left, even if "
                 f"their nodes come back ({known} none now).",
                 yes=yes,
                 retype=group_id,

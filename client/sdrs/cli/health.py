@@ -77,23 +77,20 @@ def collect(cluster: Cluster, url: str) -> Health:
 
 def warnings(health: Health) -> list[str]:
     """What an operator should know, in sentences: mostly the controller's own."""
-    info = health.info
-    own = [] if health.nodes else ["no node has joined: nothing can be saved"]
-    if info.paused_because and not any(map(_is_about_the_pause, info.warnings)):
-        own.append(f"automatic failover is paused ({info.paused_because}): `sdrs resume` when that is over")
-    return [*own, *info.warnings]
+    why = health.info.paused_because
+    pause = [f"automatic failover is paused ({why}): `sdrs resume` when that is over"] if why else []
+    return [*pause, *_troubles(health)]
 
 
-def _is_about_the_pause(line: str) -> bool:
-    return "failover is paused" in line
+def _troubles(health: Health) -> list[str]:
+    return [*([] if health.nodes else ["no node has joined: nothing can be saved"]), *health.info.warnings]
 
 
 def is_degraded(health: Health) -> bool:
     """Whether something does not work. Of all that is warned of, a pause and a disk that is nearly full still do."""
     harmless_count = sum(disk.state is DiskState.NEAR_FULL for node in health.nodes for disk in node.disks)
-    harmless_count += sum(map(_is_about_the_pause, warnings(health)))
     return (
-        len(warnings(health)) > harmless_count
+        len(_troubles(health)) > harmless_count
         or bool(health.damaged)
         or bool(health.troubled_groups)
         or health.info.degraded_group_count > 0

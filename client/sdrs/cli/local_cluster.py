@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from sdrs.cli import local_processes
-from sdrs.cli.local_daemons import controller_daemons, etcd_daemons, node_daemons, purge_daemons
+from sdrs.cli.local_daemons import controller_daemons, etcd_daemons, node_daemons, purge_daemons, purge_etcd_parts
 from sdrs.cli.local_layout import (
     DEFAULT_NODE_COUNT,
     DEFAULT_PORT,
+    ETCD_COUNT,
     HOST,
     EtcdPorts,
     Layout,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DRAIN_SECONDS = 15.0
-_ETCD_COUNT = 3
 # Below those that the system gives to outgoing connections: etcd cannot move to another port after a restart.
 _ETCD_PORTS = range(20_000, 32_000)
 
@@ -98,7 +98,11 @@ def bring_up(directory: Path, wish: Wish, tell: Tell) -> UpOutcome:
         _check_ports(layout, {process.name for process in running})
         if layout.etcd is not None and local_processes.find_etcd() is None:
             raise local_processes.no_etcd()
-        write_layout(directory, layout)
+        if known is not None and known.etcd is None and layout.etcd is not None:
+            # The marker says SQLite until the catalog is moved: what is there of etcd is of a move that failed.
+            purge_etcd_parts(directory)
+        else:
+            write_layout(directory, layout)
         outcome = _launch(directory, layout, wish, running, tell)
         write_pointer(Pointer(layout.url, directory))
     return outcome
@@ -117,20 +121,23 @@ def _launch(directory: Path, layout: Layout, wish: Wish, running: Iterable[Proce
             # Before the nodes: they belong to the cluster in the file, not to the new one that the controllers made.
             launch.wait(lambda: pending_controllers(controllers, layout))
             tell(f"importing {file}")
-            _asked(layout.url, lambda cluster: cluster.import_meta(file))
+            imported = _asked(layout.url, lambda cluster: cluster.import_meta(file))
+            # The controller starts anew on it; until then it may still answer for the cluster that it was.
+            launch.wait(lambda: pending_controllers(controllers, layout, imported.cluster_id))
+            write_layout(directory, layout)
         launch.start(nodes)
         launch.wait(lambda: pending_controllers(controllers, layout))
-        halted = _asked(layout.url, lambda cluster: halted_because(cluster, nodes))
+        halted = launch.ask(layout.url, lambda cluster: halted_because(cluster, nodes))
         pool = None
         if not halted:
             launch.wait(lambda: pending_nodes(layout.url, launch.pids(nodes)))
-            pool = _asked(layout.url, lambda cluster: _default_pool(cluster, len(nodes)))
+            pool = launch.ask(layout.url, lambda cluster: _default_pool(cluster, len(nodes)))
         store = "sqlite" if layout.etcd is None else "etcd"
         return UpOutcome(layout.url, directory, launch.started, len(nodes), store, pool, halted)
 
 
 def _asked(url: str, question: Callable[[Cluster], T]) -> T:
-    """The answer of a cluster that works."""
+    """The answer of a cluster that works, asked for once."""
     import sdrs
 
     with sdrs.connect(url) as cluster:
@@ -174,10 +181,10 @@ def decide_layout(known: Layout | None, wish: Wish, *, is_running: bool, is_free
 def _etcd_ports(is_free: Callable[[int], bool], taken: int) -> EtcdPorts:
     shuffled = random.sample(_ETCD_PORTS, len(_ETCD_PORTS))
     free = (port for port in shuffled if port != taken and is_free(port))
-    ports = [port for port, _ in zip(free, range(1 + 2 * _ETCD_COUNT), strict=False)]
-    if len(ports) < 1 + 2 * _ETCD_COUNT:
+    ports = [port for port, _ in zip(free, range(1 + 2 * ETCD_COUNT), strict=False)]
+    if len(ports) < 1 + 2 * ETCD_COUNT:
         raise RefusedError(f"no free ports are left from {_ETCD_PORTS.start} to {_ETCD_PORTS.stop} for etcd")
-    return EtcdPorts(ports[0], tuple(ports[1 : 1 + _ETCD_COUNT]), tuple(ports[1 + _ETCD_COUNT :]))
+    return EtcdPorts(ports[0], tuple(ports[1 : 1 + ETCD_COUNT]), tuple(ports[1 + ETCD_COUNT :]))
 
 
 def _check_ports(layout: Layout, running: set[str]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from sdrs.cli.local_layout import HOST, Layout
+from sdrs.cli.local_layout import ETCD_COUNT, HOST, EtcdPorts, Layout
 from sdrs.cli.pointer import replace_file
 
 Sections = dict[str, dict[str, object]]  # of a TOML file; "" is what comes before the first
@@ -126,12 +126,19 @@ def _etcd(directory: Path, name: str, client_url: str, peer_url: str, cluster: s
 
 
 def purge_daemons(directory: Path, layout: Layout) -> None:
-    """Delete their data, configurations and logs."""
-    # The controller on SQLite too, from which the cluster may have been moved.
-    before_a_move = controller_daemons(directory, replace(layout, etcd=None))
-    controllers, etcds = controller_daemons(directory, layout), etcd_daemons(directory, layout)
-    for daemon in [*node_daemons(directory, layout), *controllers, *before_a_move, *etcds]:
+    """Delete their data, configurations and logs; also of the store that the cluster was moved from, or half to."""
+    purge_etcd_parts(directory)
+    _purge([*node_daemons(directory, layout), *controller_daemons(directory, replace(layout, etcd=None))])
+    shutil.rmtree(directory / "logs", ignore_errors=True)
+
+
+def purge_etcd_parts(directory: Path) -> None:
+    anywhere = Layout(0, (), EtcdPorts(0, (0,) * ETCD_COUNT, (0,) * ETCD_COUNT))
+    _purge([*controller_daemons(directory, anywhere), *etcd_daemons(directory, anywhere)])
+
+
+def _purge(daemons: list[Daemon]) -> None:
+    for daemon in daemons:
         if daemon.data_dir.exists():
             shutil.rmtree(daemon.data_dir)
         daemon.config.unlink(missing_ok=True)
-    shutil.rmtree(directory / "logs", ignore_errors=True)

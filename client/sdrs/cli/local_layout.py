@@ -30,6 +30,7 @@ from sdrs_core.errors import RefusedError
 DEFAULT_PORT = 7070
 DEFAULT_NODE_COUNT = 3
 HOST = "127.0.0.1"
+ETCD_COUNT = 3
 _MARKER = "cluster.json"
 _LOCK = ".lock"
 # Format 2 is a cluster on etcd: a version that knows format 1 only would start an empty controller beside it.

@@ -77,6 +77,17 @@ class Launch:
                 raise _not_ready(message, blamed)
             time.sleep(_POLL_SECONDS)
 
+    def ask(self, url: str, question: Callable[[Cluster], T]) -> T:
+        """The answer of the cluster; a controller that is being replaced by another is waited for."""
+        answers: list[T] = []
+
+        def find_pending() -> list[str]:
+            _ask(url, lambda cluster: answers.append(question(cluster)))
+            return [] if answers else ["an active controller"]
+
+        self.wait(find_pending)
+        return answers[0]
+
     def __enter__(self) -> Launch:
         return self
 
@@ -112,8 +123,8 @@ def _etcd_is_healthy(port: int) -> bool:
         connection.close()
 
 
-def pending_controllers(controllers: Sequence[Daemon], layout: Layout) -> list[str]:
-    """Those that do not listen; and all, while none of them is the active one."""
+def pending_controllers(controllers: Sequence[Daemon], layout: Layout, cluster_id: str = "") -> list[str]:
+    """Those that do not listen; and all, while none of them is the active one, of ``cluster_id`` if that is given."""
     silent = [
         daemon.name
         for daemon, address in zip(controllers, layout.controller_addresses, strict=True)
@@ -121,7 +132,8 @@ def pending_controllers(controllers: Sequence[Daemon], layout: Layout) -> list[s
     ]
     if silent:
         return silent
-    return [] if _ask(layout.url, lambda cluster: True) else [daemon.name for daemon in controllers]
+    is_active = _ask(layout.url, lambda cluster: cluster_id in ("", cluster.id))
+    return [] if is_active else [daemon.name for daemon in controllers]
 
 
 def pending_nodes(url: str, node_pids: dict[str, int]) -> list[str]:
@@ -153,9 +165,11 @@ def halted_because(cluster: Cluster, nodes: Sequence[Daemon]) -> str:
     It is no failure of `up`: what the operator does next needs the daemons running.
     """
     info = cluster.info()
-    sealed = next((warning for warning in info.warnings if "was exported" in warning), "")
-    if sealed:
-        return f"{sealed}: `sdrs down`, then `sdrs up --etcd --import FILE`, with the file that was written"
+    if info.frozen_because:
+        return (
+            f"{info.frozen_because}. After `sdrs meta export FILE` that is: `sdrs down`, then `sdrs up --etcd --import "
+            "FILE`"
+        )
     for daemon in nodes:
         theirs = _cluster_of(daemon)
         if theirs and theirs != info.id:

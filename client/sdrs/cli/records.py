@@ -78,6 +78,7 @@ def repair_record(repair: RepairProgress) -> Record:
         "done_blobs": repair.done_blobs,
         "done_bytes": repair.done_bytes,
         "failed_blobs": repair.failed_blobs,
+        "awaited_blobs": repair.awaited_blobs,
     }
 
 

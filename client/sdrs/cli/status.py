@@ -131,6 +131,8 @@ def _repair_words(info: ClusterInfo) -> str:
     repair = info.repair
     if repair.waiting_blobs:
         words = f"{_count(repair.waiting_blobs, 'blob')}, {format_bytes(repair.waiting_bytes)} to copy"
+    elif repair.awaited_blobs:
+        words = f"{_count(repair.awaited_blobs, 'blob')} with too few copies, copied if their node stays away"
     elif info.degraded_blob_count:
         words = f"{_count(info.degraded_blob_count, 'blob')} with too few copies, no node to copy to"
     else:

@@ -155,12 +155,11 @@ class Upload:
         while True:
             try:
                 return self._begin_elsewhere()
-            except UnsupportedError:
-                raise
-            except RefusedError:
+            except RefusedError as error:
                 now = self._clock()
                 refused_since = now if refused_since is None else refused_since
-                if now - refused_since >= REFUSED_SECONDS:
+                # A pool below its minimum may get a node in a moment; other refusals stand until an operator acts.
+                if "pool" not in error.facts or now - refused_since >= REFUSED_SECONDS:
                     raise
                 self._sleep(next(pauses))
 
@@ -169,7 +168,7 @@ class Upload:
         if self._trouble.avoided():
             try:
                 return self._ask_begin(patience_seconds=0.0)
-            except (UnavailableError, FullError, RefusedError) as error:
+            except (UnavailableError, DeadlineExceededError, FullError, RefusedError) as error:
                 # A controller that is out of reach says nothing about nodes.
                 is_none_left = is_answered(error) and not self._trouble.forgive()
                 lasting = self._trouble.lasting()

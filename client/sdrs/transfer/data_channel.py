@@ -13,11 +13,11 @@ from sdrs.rpc.cutoff import Cutoff
 from sdrs.rpc.nodes import NodeCalls
 from sdrs.save.payload import PayloadBlob, blocks
 from sdrs.transfer import FragmentRange, OpenRange, PendingWrite, Sent, Summary
-from sdrs.transfer.sockets import open_channel
 from sdrs_core.checksums import blob_hash, digest
 from sdrs_core.errors import CorruptDataError, PermissionDeniedError, SdrsError, UnavailableError
 from sdrs_core.ids import random_id
 from sdrs_proto.channel import BLOCK, end_of_blocks, receive_answer, receive_exactly
+from sdrs_proto.dial import open_channel
 from sdrs_proto.limits import CALL_SECONDS, STALL_SECONDS
 from sdrs_proto.v1.storage_pb2 import (
     BlobSummary,

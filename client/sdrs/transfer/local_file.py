@@ -10,9 +10,9 @@ from sdrs.memory import round_up
 from sdrs.rpc.nodes import NodeCalls
 from sdrs.transfer import FragmentRange, OpenRange, Summary
 from sdrs.transfer.data_channel import SocketRange, read_ticket, summary_of, ticket_renewable
-from sdrs.transfer.sockets import open_channel
 from sdrs_core.errors import CorruptDataError
 from sdrs_proto.channel import PASS_FD, PAYLOAD_OFFSET, receive_answer_with_fd
+from sdrs_proto.dial import open_channel
 from sdrs_proto.limits import STALL_SECONDS
 from sdrs_proto.v1.storage_pb2 import BlobSummary
 

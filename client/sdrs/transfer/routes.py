@@ -14,8 +14,8 @@ from sdrs.transfer import BlobSource, FragmentRange, OpenRange, PendingWrite, Se
 from sdrs.transfer.data_channel import DataChannelSink, DataChannelSource
 from sdrs.transfer.grpc_stream import GrpcSink, GrpcSource
 from sdrs.transfer.local_file import LocalFileSource
-from sdrs.transfer.sockets import DataPortUnreachableError, is_local
 from sdrs_core.cluster import Node
+from sdrs_proto.dial import DataPortUnreachableError, is_local
 from sdrs_proto.limits import DATA_CHANNEL_BYTES, STALL_SECONDS
 from sdrs_proto.v1.storage_pb2 import WriteIntent
 

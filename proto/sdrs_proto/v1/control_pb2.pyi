@@ -203,12 +203,13 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetClusterResponse(_message.Message):
-    __slots__ = ["cluster_id", "controller_pid", "damaged_count", "degraded_blob_count", "degraded_group_count", "grace_seconds", "incarnation", "metrics_endpoint", "paused_because", "pending_save_count", "repair", "revision", "save_ttl_seconds", "store", "term", "trash_count", "unavailable_count", "version", "warnings"]
+    __slots__ = ["cluster_id", "controller_pid", "damaged_count", "degraded_blob_count", "degraded_group_count", "frozen_because", "grace_seconds", "incarnation", "metrics_endpoint", "paused_because", "pending_save_count", "repair", "revision", "save_ttl_seconds", "store", "term", "trash_count", "unavailable_count", "version", "warnings"]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_PID_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_COUNT_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_BLOB_COUNT_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_GROUP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_BECAUSE_FIELD_NUMBER: _ClassVar[int]
     GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     METRICS_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +229,7 @@ class GetClusterResponse(_message.Message):
     damaged_count: int
     degraded_blob_count: int
     degraded_group_count: int
+    frozen_because: str
     grace_seconds: int
     incarnation: int
     metrics_endpoint: str
@@ -242,7 +244,7 @@ class GetClusterResponse(_message.Message):
     unavailable_count: int
     version: str
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, cluster_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., term: _Optional[int] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., controller_pid: _Optional[int] = ..., pending_save_count: _Optional[int] = ..., trash_count: _Optional[int] = ..., damaged_count: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ..., save_ttl_seconds: _Optional[int] = ..., grace_seconds: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., paused_because: _Optional[str] = ..., degraded_group_count: _Optional[int] = ..., degraded_blob_count: _Optional[int] = ..., unavailable_count: _Optional[int] = ..., repair: _Optional[_Union[RepairProgress, _Mapping]] = ..., store: _Optional[str] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., term: _Optional[int] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., controller_pid: _Optional[int] = ..., pending_save_count: _Optional[int] = ..., trash_count: _Optional[int] = ..., damaged_count: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ..., save_ttl_seconds: _Optional[int] = ..., grace_seconds: _Optional[int] = ..., metrics_endpoint: _Optional[str] = ..., paused_because: _Optional[str] = ..., degraded_group_count: _Optional[int] = ..., degraded_blob_count: _Optional[int] = ..., unavailable_count: _Optional[int] = ..., repair: _Optional[_Union[RepairProgress, _Mapping]] = ..., store: _Optional[str] = ..., frozen_because: _Optional[str] = ...) -> None: ...
 
 class GetGroupRequest(_message.Message):
     __slots__ = ["group_id"]
@@ -539,18 +541,20 @@ class ReleaseCheckpointResponse(_message.Message):
     def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
 
 class RepairProgress(_message.Message):
-    __slots__ = ["done_blobs", "done_bytes", "failed_blobs", "waiting_blobs", "waiting_bytes"]
+    __slots__ = ["awaited_blobs", "done_blobs", "done_bytes", "failed_blobs", "waiting_blobs", "waiting_bytes"]
+    AWAITED_BLOBS_FIELD_NUMBER: _ClassVar[int]
     DONE_BLOBS_FIELD_NUMBER: _ClassVar[int]
     DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FAILED_BLOBS_FIELD_NUMBER: _ClassVar[int]
     WAITING_BLOBS_FIELD_NUMBER: _ClassVar[int]
     WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    awaited_blobs: int
     done_blobs: int
     done_bytes: int
     failed_blobs: int
     waiting_blobs: int
     waiting_bytes: int
-    def __init__(self, waiting_blobs: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., done_blobs: _Optional[int] = ..., done_bytes: _Optional[int] = ..., failed_blobs: _Optional[int] = ...) -> None: ...
+    def __init__(self, waiting_blobs: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., done_blobs: _Optional[int] = ..., done_bytes: _Optional[int] = ..., failed_blobs: _Optional[int] = ..., awaited_blobs: _Optional[int] = ...) -> None: ...
 
 class ReportDamageRequest(_message.Message):
     __slots__ = ["blob_id", "job", "node_id", "rank", "request_id", "save_id", "step"]

@@ -20,14 +20,16 @@ class Assignments(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[_cluster_pb2.Group, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[_cluster_pb2.Node, _Mapping]]] = ...) -> None: ...
 
 class Authority(_message.Message):
-    __slots__ = ["incarnation", "revision", "term"]
+    __slots__ = ["incarnation", "revision", "term", "term_id"]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    TERM_ID_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     revision: int
     term: int
-    def __init__(self, incarnation: _Optional[int] = ..., term: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
+    term_id: str
+    def __init__(self, incarnation: _Optional[int] = ..., term: _Optional[int] = ..., revision: _Optional[int] = ..., term_id: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ["disks", "epochs", "node_id", "node_key"]
@@ -84,20 +86,24 @@ class ReceiptOutcome(_message.Message):
     def __init__(self, state: _Optional[_Union[_checkpoint_pb2.SaveState, str]] = ..., status: _Optional[bytes] = ...) -> None: ...
 
 class RegisterNodeRequest(_message.Message):
-    __slots__ = ["cluster_id", "incarnation", "node", "node_key", "request_id", "revision"]
+    __slots__ = ["cluster_id", "incarnation", "node", "node_key", "request_id", "revision", "term", "term_id"]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     NODE_KEY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    TERM_ID_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     incarnation: int
     node: _cluster_pb2.Node
     node_key: str
     request_id: str
     revision: int
-    def __init__(self, request_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., node: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ..., node_key: _Optional[str] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
+    term: int
+    term_id: str
+    def __init__(self, request_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., node: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ..., node_key: _Optional[str] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., term: _Optional[int] = ..., term_id: _Optional[str] = ...) -> None: ...
 
 class RegisterNodeResponse(_message.Message):
     __slots__ = ["authority", "cluster_id", "heartbeat_interval_ms"]

@@ -60,7 +60,8 @@ _NOT_CONTENT = {keys.SEAL, keys.REPLACING, keys.BOOKMARK}
 
 def is_content(key: str) -> bool:
     """Whether a record belongs to the catalog; the others belong to the store that it happens to be in."""
-    return not key.startswith(ELECTION_PREFIX) and key not in _NOT_CONTENT
+    # Terms are those of one incarnation, and a copy goes on in another.
+    return not key.startswith((ELECTION_PREFIX, keys.TERMS)) and key not in _NOT_CONTENT
 
 
 class Encoder:

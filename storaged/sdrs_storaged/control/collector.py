@@ -100,6 +100,8 @@ class Collector:
                 self._commits.renew_all()
             try:
                 await self.collect()
+            except StaleTermError:
+                raise
             except SdrsError as error:
                 # The next round tries again; nothing was decided on the way.
                 log.warning("collection_interrupted", why=error.message)
@@ -192,7 +194,7 @@ class Collector:
         if any(_dropping(stored.value) != stored.value for stored in shards):
             # P14: first the records say that these holders no longer count, then the holders are told.
             revision = await self._records.commit([stored.unchanged() for stored in shards], writes)
-            shards = [replace(stored, revision=revision) for stored in shards]
+            shards = [Stored(stored.key, _dropping(stored.value), revision) for stored in shards]
         names: dict[NodeId, list[FragmentName]] = {}
         for stored in shards:
             for node_id, name in _fragments_of(stored.value):

@@ -69,7 +69,8 @@ class Commits:
         self._tally = tally
         self._ttl_seconds = ttl_seconds
         self._pending: dict[SaveId, Pending] = {}
-        self._doubtful: dict[str, Save] = {}
+        # By save: several ranks may have tried to make the same one, each under an id of its own.
+        self._doubtful: dict[SaveId, tuple[str, Save]] = {}
         self._progressed = asyncio.Event()
         # Told of a commit with fewer copies than its pool asks for.
         self.on_degraded: Callable[[], None] = lambda: None
@@ -99,13 +100,15 @@ class Commits:
 
     def doubt(self, key: str, save: Save) -> None:
         """The store did not say whether it made ``save``: it is looked for later, and counts until then."""
-        self._doubtful[key] = save
+        if save.save_id in self._pending:
+            self._tally.remove(save)  # another rank has found it meanwhile, and counted it again
+        else:
+            self._doubtful[save.save_id] = (key, save)
 
     async def take_over(self, stored: Stored[Save]) -> Pending:
         """A pending save that others made, or whose making was never answered."""
-        doubted = self._doubtful.pop(stored.key, None)
-        if doubted:
-            self._tally.remove(doubted)
+        if self._doubtful.pop(stored.value.save_id, None):
+            self._tally.remove(stored.value)
         self._tally.add(stored.value)
         pending = self.track(stored)
         await self._recount(pending)
@@ -123,6 +126,11 @@ class Commits:
         """Wait until no rank is on its way to this group."""
         while self.sending_to(group_id):
             await self._progressed.wait()
+
+    def send(self, pending: Pending, rank: int, group_id: GroupId) -> None:
+        """The rank is on its way to this group from now on, and to no other."""
+        pending.sending[rank] = group_id
+        self._tell_progress()
 
     def count(self, pending: Pending, shard: Shard) -> None:
         pending.count(shard)
@@ -251,7 +259,7 @@ class Commits:
 
         The lease is counted from this controller's own start at the earliest.
         """
-        for key, save in list(self._doubtful.items()):
+        for key, save in list(self._doubtful.values()):
             await self._settle_doubt(key, save)
         for pending in list(self._pending.values()):
             save = pending.stored.value
@@ -277,12 +285,12 @@ class Commits:
 
     async def _settle_doubt(self, key: str, save: Save) -> None:
         found = await self._records.get(key, Save)
-        if self._doubtful.get(key) != save:
+        if save.save_id not in self._doubtful:
             return
         if found and found.value.save_id == save.save_id and found.value.state is SaveState.PENDING:
             await self.take_over(found)
         else:
-            del self._doubtful[key]
+            del self._doubtful[save.save_id]
             self._tally.remove(save)
 
     # Wait

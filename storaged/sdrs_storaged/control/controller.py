@@ -7,13 +7,14 @@ from typing import Protocol
 from sdrs_core.attempts import Job
 from sdrs_core.checkpoints import Save
 from sdrs_core.cluster import DiskState, NodeState
+from sdrs_core.failover import Liveness
 from sdrs_storaged.config import ControllerConfig
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.cluster_map import ClusterMap
 from sdrs_storaged.control.commits import Commits
-from sdrs_storaged.control.detector import Detector, Probe
+from sdrs_storaged.control.detector import Change, Detector, Probe
 from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.export import check_sealed
 from sdrs_storaged.control.failover import Failover
@@ -30,6 +31,7 @@ from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.saves import Saves
 from sdrs_storaged.control.tables import ClusterRecord, Tables, found_cluster
 from sdrs_storaged.control.tally import Tally
+from sdrs_storaged.control.terms import Terms
 from sdrs_storaged.control.upkeep import FragmentCalls, Upkeep
 from sdrs_storaged.logs import get_log
 
@@ -46,6 +48,7 @@ class Controller:
         records: Records,
         cluster: ClusterRecord,
         tables: Tables,
+        terms: Terms,
         clock: Clock,
         nodes: NodeCalls,
         config: ControllerConfig,
@@ -54,13 +57,14 @@ class Controller:
         self.config = config
         self.tables = tables
         self.map = ClusterMap()
+        self.tables.on_read_again = self.map.raise_number
         self.tally = Tally()
         self.events = Events(records, clock)
         self.detector = Detector(
             clock, nodes, suspect_after_seconds=config.suspect_after_seconds, wake=lambda: self.failover.wake()
         )
         self.groups = Groups(records, cluster, tables, self.events, clock, self.map)
-        self.members = Members(records, cluster, tables, self.groups, self.detector, self.map)
+        self.members = Members(records, cluster, tables, self.groups, self.detector, self.map, terms)
         self.pools = Pools(records, tables, self.members, self.groups, self.map)
         self.commits = Commits(records, self.members, clock, self.tally, ttl_seconds=config.save_ttl_seconds)
         self.receipts = Receipts(records, self.members, self.commits)
@@ -77,7 +81,7 @@ class Controller:
             nodes,
             clock,
             config,
-            self.events.record,
+            self.events,
         )
         self.verifier, self.repairer = upkeep.verifier, upkeep.repairer
         self.collector, self.losses, self.claims = upkeep.collector, upkeep.losses, upkeep.claims
@@ -93,7 +97,7 @@ class Controller:
             suspect_after_seconds=config.suspect_after_seconds,
             settle_seconds=config.settle_seconds,
             on_lag=self.commits.renew_all,
-            on_change=self.repairer.poke,
+            on_change=self._nodes_changed,
         )
         self.moves = Moves(
             records,
@@ -117,7 +121,8 @@ class Controller:
         cluster = await found_cluster(records)
         tables = Tables(records)
         await tables.read()
-        controller = cls(records, cluster, tables, clock, nodes, config)
+        terms = await Terms.begin(records, cluster.incarnation)
+        controller = cls(records, cluster, tables, terms, clock, nodes, config)
         if config.default_pool and not sealed_because:
             await controller.pools.make_default()
         await controller.commits.load()
@@ -127,7 +132,16 @@ class Controller:
 
     async def run(self) -> None:
         """All that goes on by itself, until it is cancelled or the term is over."""
-        await run_until_one_fails(self.failover.run(), self.repairer.run(), self.collector.run())
+        try:
+            await run_until_one_fails(self.failover.run(), self.repairer.run(), self.collector.run())
+        finally:
+            await self.detector.close()
+
+    def _nodes_changed(self, changes: list[Change]) -> None:
+        for change in changes:
+            if change.before is Liveness.DOWN and change.after is Liveness.UP:
+                self.repairer.node_returned(change.node_id)
+        self.repairer.poke()
 
     async def jobs(self, *, after: str, limit: int) -> tuple[list[Job], bool]:
         found, more = await self.records.page(keys.JOBS, Job, after=after, limit=limit)
@@ -141,6 +155,7 @@ class Controller:
     def warnings(self) -> list[str]:
         """What an operator should know, in sentences."""
         found = [self.records.frozen_because] if self.records.frozen_because else []
+        found += self.records.store.warnings()
         for node in self.members.nodes():
             if node.state is NodeState.DOWN:
                 found.append(f"node {node.id} is down: what only it holds cannot be read until it returns")

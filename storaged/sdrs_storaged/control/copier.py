@@ -98,8 +98,9 @@ class Copier:
         with self._claims.take(holder.node_id, [name]) as mine:
             if not mine:
                 raise UnavailableError(f"blob {blob.id} is being worked on at node {holder.node_id}")
+            # Also for a drop that was begun long ago: those others may have lost it since.
+            await self._check_held(blob, kept)
             if not holder.dropping:
-                await self._check_held(blob, kept)
                 await self._holders.mark_dropping(stored, blob.id, holder)
                 reach("trim.marked")
             dropping = Holder(holder.node_id, holder.disk_id, holder.fragment_index, holder.fragment_hash, True)

@@ -9,10 +9,18 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
 from sdrs_core.cluster import Disk, Node
-from sdrs_core.detection import Heard, effective_suspect_after, heartbeat_interval_seconds, is_flapping, judge
+from sdrs_core.detection import (
+    Heard,
+    effective_suspect_after,
+    heartbeat_interval_seconds,
+    is_flapping,
+    is_silence_telling,
+    judge,
+)
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import GroupId, NodeId
 from sdrs_storaged.control.clock import Clock
@@ -65,10 +73,17 @@ class Detector:
         self._suspect_after_seconds = suspect_after_seconds
         self._wake = wake
         self._leading_since = clock.monotonic_seconds()
+        self._deaf_until = -inf
         self._pulses: dict[NodeId, _Pulse] = {}
         self._verdicts: dict[NodeId, _Verdict] = {}
         self._changes: list[Change] = []
-        self._probes: set[asyncio.Task[None]] = set()
+        # One for each node at a time, and who asked for another meanwhile (I10).
+        self._probes: dict[NodeId, asyncio.Task[None]] = {}
+        self._asked_again: set[NodeId] = set()
+        self._is_closed = False
+
+    def now_seconds(self) -> float:
+        return self._clock.monotonic_seconds()
 
     # What comes in
 
@@ -99,9 +114,27 @@ class Detector:
 
     def look_at(self, node: Node) -> None:
         """Probe now: a broken stream, or a peer that says it cannot reach the node."""
-        task = asyncio.ensure_future(self._look_at(node))
-        self._probes.add(task)
-        task.add_done_callback(self._probes.discard)
+        if node.id in self._probes:
+            self._asked_again.add(node.id)
+        elif not self._is_closed:
+            self._probes[node.id] = asyncio.ensure_future(self._look_until_told(node))
+
+    async def _look_until_told(self, node: Node) -> None:
+        try:
+            await self._look_at(node)
+            while node.id in self._asked_again:
+                self._asked_again.discard(node.id)
+                await self._look_at(node)
+        finally:
+            del self._probes[node.id]
+
+    async def close(self) -> None:
+        """The term is over: nobody is looked at any more."""
+        self._is_closed = True
+        probes = list(self._probes.values())
+        for probe in probes:
+            probe.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
 
     async def _look_at(self, node: Node) -> None:
         pulse = self._pulses.setdefault(node.id, _Pulse())
@@ -114,10 +147,13 @@ class Detector:
             self._wake()
 
     def restart_timers(self) -> None:
-        """P20: this process stood still. What its nodes sent meanwhile is still on its way to us."""
+        """P20: this process stood still. What its nodes sent meanwhile is still on its way to us, and those that gave
+        up on us meanwhile are about to link again.
+        """
         now = self._clock.monotonic_seconds()
-        for pulse in self._pulses.values():
-            if pulse.stream is not None:
+        self._leading_since = now
+        for node_id, pulse in self._pulses.items():
+            if pulse.stream is not None or self.liveness(node_id) is Liveness.UP:
                 pulse.seen_seconds = now
 
     # What is made of it
@@ -127,11 +163,17 @@ class Detector:
         now = self._clock.monotonic_seconds()
         known = {node_id: self._pulses.get(node_id, _Pulse()) for node_id in node_ids}
         heard = {n: Heard(p.seen_seconds, p.stream is not None, p.refused) for n, p in known.items()}
+        patience_seconds = effective_suspect_after(len(known), self._suspect_after_seconds)
+        if not is_silence_telling(
+            heard, now=now, leading_since=self._leading_since, suspect_after_seconds=patience_seconds
+        ):
+            self._deaf_until = now
         verdicts = judge(
             heard,
             now=now,
             leading_since=self._leading_since,
-            suspect_after_seconds=effective_suspect_after(len(known), self._suspect_after_seconds),
+            suspect_after_seconds=patience_seconds,
+            deaf_until=self._deaf_until,
         )
         for node_id, liveness in verdicts.items():
             self._pass(node_id, liveness)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from sdrs_core.cluster import NodeState
 from sdrs_core.errors import SdrsError, StaleTermError
@@ -22,6 +24,8 @@ log = get_log("failover")
 
 _TICKS_PER_SUSPICION = 8
 _MAX_LAG_SECONDS = 1.0
+_DECIDE_SECONDS = 1.0
+_MAX_UNTOLD = 1000  # I10
 
 
 class Failover:
@@ -38,7 +42,7 @@ class Failover:
         suspect_after_seconds: float,
         settle_seconds: float,
         on_lag: Callable[[], None],
-        on_change: Callable[[], None],
+        on_change: Callable[[list[Change]], None],
     ) -> None:
         self._records = records
         self._members = members
@@ -52,7 +56,9 @@ class Failover:
         self._on_lag = on_lag
         self._on_change = on_change
         self._woken = asyncio.Event()
-        self.failovers_total = 0
+        self._decided_seconds, self._decided_number = 0.0, 0
+        # What the history does not tell yet: while the store is out of reach, it waits.
+        self._untold: deque[Change] = deque(maxlen=_MAX_UNTOLD)
 
     def wake(self) -> None:
         self._woken.set()
@@ -60,38 +66,50 @@ class Failover:
     async def run(self) -> None:
         while True:
             slept_from = self._clock.monotonic_seconds()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(self._tick_seconds):
                     await self._woken.wait()
-            except TimeoutError:
-                pass
-            self._woken.clear()
             if self._clock.monotonic_seconds() - slept_from > self._tick_seconds + _MAX_LAG_SECONDS:
                 # P20: this process stood still. Nobody is judged by what could not be heard meanwhile.
                 self._detector.restart_timers()
                 self._on_lag()
             try:
-                await self.pass_once()
+                await self._tick()
             except StaleTermError:
                 raise
             except SdrsError as error:
                 # The next round tries again: while the MetaStore is out of reach, nobody is demoted.
                 log.warning("failover_interrupted", why=error.message)
 
+    async def _tick(self) -> None:
+        """Judging is cheap, deciding looks at every group: that waits for news, or for its time."""
+        is_due = self._clock.monotonic_seconds() - self._decided_seconds >= _DECIDE_SECONDS
+        if is_due or self._woken.is_set() or self._decided_number != self._map.number:
+            await self.pass_once()
+        else:
+            await self._act_on(self._detector.judge(self._members.node_ids()))
+
     async def pass_once(self) -> None:
-        changes = self._detector.judge([node.id for node in self._members.nodes()])
-        for change in changes:
-            if change.before is Liveness.DOWN and change.after is Liveness.UP:
-                self._groups.forgive(change.node_id)
+        """Judge, decide, carry out."""
+        self._woken.clear()
+        await self._act_on(self._detector.judge(self._members.node_ids()), is_due=True)
+
+    async def _act_on(self, changes: list[Change], *, is_due: bool = False) -> None:
+        if not changes and not is_due:
+            return
+        self._untold += changes
         if changes:
             self._map.raise_number()
-            self._on_change()
+            self._on_change(changes)
+        for change in changes:
+            if change.after is Liveness.DOWN:
+                self._groups.forgive(change.node_id)
         reforms = decide_failover(self._members.view(), settle_seconds=self._settle_seconds)
         if reforms:
-            done = await self._groups.reform(reforms, self._detector.trouble_seconds)
-            self.failovers_total += sum(change.before.primary != change.primary for change in reforms[: len(done)])
-        for change in changes:
-            await self._tell(change)
+            await self._groups.reform(reforms, self._detector.trouble_seconds)
+        self._decided_seconds, self._decided_number = self._clock.monotonic_seconds(), self._map.number
+        while self._untold:
+            await self._tell(self._untold.popleft())
 
     async def _tell(self, change: Change) -> None:
         """After the groups are in order again: the history can wait, saves cannot."""

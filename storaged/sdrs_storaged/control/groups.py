@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sdrs_core.cluster import Group
-from sdrs_core.failover import Reform, first_epoch
+from sdrs_core.failover import Cause, Reform, first_epoch
 from sdrs_core.ids import GroupId, NodeId, PoolName
 from sdrs_core.placement import plan_homes
 from sdrs_storaged.control import keys
@@ -55,8 +55,10 @@ class Groups:
         self._shunned: dict[tuple[GroupId, NodeId], float] = {}
         # What an operator is moving now.
         self.moving: set[GroupId] = set()
-        self.reformed_total = 0
-        self.last_outcomes: list[Outcome] = []
+        # Since this controller leads: changes of members, and of primaries with how long the trouble lasted.
+        self.reforms_total = 0
+        self.promotions_total = 0
+        self.promotion_seconds_total = 0.0
 
     # What is known beside the records
 
@@ -64,13 +66,17 @@ class Groups:
         self._shunned[group_id, node_id] = self._clock.monotonic_seconds() + _SHUN_SECONDS
 
     def forgive(self, node_id: NodeId) -> None:
-        """It went down and came back: what its primaries said of it before that is over."""
+        """It is down: that explains why it failed its groups, and is over when it returns."""
         self._shunned = {pair: until for pair, until in self._shunned.items() if pair[1] != node_id}
 
     def shunned(self) -> frozenset[tuple[GroupId, NodeId]]:
         now = self._clock.monotonic_seconds()
         self._shunned = {pair: until for pair, until in self._shunned.items() if until > now}
         return frozenset(self._shunned)
+
+    def has_group_of(self, node_id: NodeId) -> bool:
+        """Whether the node leads a group of its own in every pool: the answer to making one may have been lost."""
+        return all(_group_id(pool, node_id) in self._tables.groups for pool in self._tables.pools)
 
     def move_in_progress(self, group_id: GroupId) -> str:
         return f"group {group_id} is being moved: saves go to others meanwhile" if group_id in self.moving else ""
@@ -90,8 +96,7 @@ class Groups:
     async def _planned(self, name: PoolName) -> list[Group]:
         pool = self._tables.pools[name].value.pool
         domains = {node_id: stored.value.node.domain for node_id, stored in self._tables.nodes.items()}
-        # A colon is in no name: "a.b" of node "c" and "a" of node "b.c" are two groups.
-        owners = {GroupId(f"{name}:{node_id}"): node_id for node_id in sorted(self._tables.nodes)}
+        owners = {_group_id(name, node_id): node_id for node_id in sorted(self._tables.nodes)}
         current = {g.value.id: g.value.home for g in self._tables.groups.values() if g.value.pool == name}
         planned = []
         for group_id, home in sorted(plan_homes(domains, pool.copies, current, owners).items()):
@@ -134,16 +139,14 @@ class Groups:
         outcomes = []
         history = []
         for change in changes:
-            group = replace(
-                change.before, epoch=change.before.epoch + 1, members=change.members, primary=change.primary
-            )
+            group = change.after
             gone = set(change.before.members) - set(change.members)
             seconds = max(map(trouble_seconds, gone), default=0.0)
             outcomes.append(Outcome(group, str(change.cause), seconds))
             history.append(
                 self._events.entry(
                     str(change.cause),
-                    change.why,
+                    _told(change),
                     pool=pool,
                     group_id=group.id,
                     node_id=group.primary,
@@ -154,10 +157,12 @@ class Groups:
         reach("failover.decided")
         await self._store(pool, [outcome.group for outcome in outcomes], history)
         reach("failover.stored")
-        self.reformed_total += len(outcomes)
-        self.last_outcomes = outcomes
+        self.reforms_total += len(outcomes)
         for outcome, change in zip(outcomes, changes, strict=True):
             group = outcome.group
+            if group.primary != change.before.primary:
+                self.promotions_total += 1
+                self.promotion_seconds_total += outcome.duration_seconds
             log.info(
                 outcome.cause,
                 group=group.id,
@@ -192,3 +197,17 @@ class Groups:
         self._tables.layouts[pool] = Stored(layout.key, raised, revision)
         for group in groups:
             self._tables.groups[group.id] = Stored(keys.group(pool, group.id), group, revision)
+
+
+def _group_id(pool: PoolName, node_id: NodeId) -> GroupId:
+    # A colon is in no name: "a.b" of node "c" and "a" of node "b.c" are two groups.
+    return GroupId(f"{pool}:{node_id}")
+
+
+def _told(change: Reform) -> str:
+    """For the history: who leads now if that is another one, why, and who came in for whom that names."""
+    leads = f"{change.primary} leads; " if change.primary != change.before.primary else ""
+    is_named = change.cause is Cause.RESTORED
+    joined = [] if is_named else [node_id for node_id in change.members if node_id not in change.before.members]
+    joins = f"; {', '.join(joined)} {'joins' if len(joined) == 1 else 'join'}" if joined else ""
+    return f"{leads}{change.why}{joins}"

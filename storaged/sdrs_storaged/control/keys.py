@@ -6,6 +6,7 @@
     node/ID   pool/NAME   layout/POOL   group/POOL/ID
     epochs/POOL                         of a pool that was deleted: the highest epoch that nodes may remember
     automatic                           whether failover is paused
+    term/INCARNATION/NUMBER             the id of each term, and where it began (P18)
     event/TIME/ID                       the history, newest first
     job/NAME                            current attempt; from where it resumed
     attempt/JOB/RUN/ORDINAL             the number of an attempt that was heard of
@@ -30,6 +31,7 @@ from sdrs_core.ids import MAX_STEP
 CLUSTER = "cluster"
 AUTOMATIC = "automatic"
 EVENTS = "event/"
+TERMS = "term/"
 NODES = "node/"
 POOLS = "pool/"
 GROUPS = "group/"
@@ -75,6 +77,14 @@ def epoch_floor(pool_name: str) -> str:
 def event(unix_ms: int, ordinal: int, event_id: str) -> str:
     """``ordinal`` counts the events of one controller: several may fall into one millisecond."""
     return f"{EVENTS}{_MAX_UNIX_MS - unix_ms:015d}/{_MAX_ORDINAL - ordinal % _MAX_ORDINAL:06d}/{event_id}"
+
+
+def terms(incarnation: int) -> str:
+    return f"{TERMS}{incarnation:06d}/"
+
+
+def term(incarnation: int, number: int) -> str:
+    return f"{terms(incarnation)}{number:012d}"
 
 
 def job(name: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
-from sdrs_core.checkpoints import Save, Shard
+from sdrs_core.checkpoints import Blob, Save, Shard
 from sdrs_core.errors import RefusedError
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import NodeId, PoolName
@@ -13,19 +13,22 @@ from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.records import Records, Stored
 from sdrs_storaged.control.stocks import Stocks
+from sdrs_storaged.control.strays import Strays
 from sdrs_storaged.logs import get_log
 
 log = get_log("losses")
 
 
 class Losses:
-    def __init__(self, records: Records, catalog: Catalog, stocks: Stocks) -> None:
+    def __init__(self, records: Records, catalog: Catalog, stocks: Stocks, strays: Strays) -> None:
         self._records = records
         self._catalog = catalog
         self._stocks = stocks
+        self._strays = strays
 
-    async def unavailable(self, pool: PoolName) -> list[Stored[Save]]:
-        """A fresh and complete look: the readable saves of ``pool`` of which some blob has no copy in reach.
+    async def unavailable(self, pool: PoolName, on: Set[NodeId] | None = None) -> list[Stored[Save]]:
+        """A fresh and complete look: the readable saves of ``pool`` of which some blob (that one of ``on`` should hold,
+        if they are given) has no copy in reach, after all who are up were asked for one.
 
         RefusedError while it cannot be told, because a node that matters was not heard yet.
         """
@@ -33,7 +36,7 @@ class Losses:
         found = []
         async for stored in self._records.all(keys.SAVES, Save):
             save = stored.value
-            if save.pool == pool and save.state.is_readable and not await self._is_available(save):
+            if save.pool == pool and save.state.is_readable and not await self._is_available(save, on):
                 found.append(stored)
         return found
 
@@ -51,12 +54,12 @@ class Losses:
                 log.error("checkpoint_given_up", job=stored.value.job, step=stored.value.step, why=why)
         return given_up
 
-    async def _is_available(self, save: Save) -> bool:
+    async def _is_available(self, save: Save, on: Set[NodeId] | None = None) -> bool:
         nodes = self._stocks.now()
         async for shard in self._records.all(keys.shards(save.save_id), Shard):
             for blob in shard.value.blobs:
                 decision = decide_repair(blob, nodes, wanted=1, eligible=frozenset(), patience=Patience())
-                if decision.readable:
+                if decision.readable or not _lies_on(blob, on):
                     continue
                 if decision.undecided:
                     unheard = [h.node_id for h in blob.holders if _is_unheard(h.node_id, nodes)]
@@ -64,8 +67,13 @@ class Losses:
                         f"{save.title} may be lost or not: node {', '.join(unheard)} was not heard yet by this "
                         f"controller. Wait until it is up, or known to be down"
                     )
-                return False
+                if not await self._strays.adopt([(shard.key, blob)], nodes):
+                    return False
         return True
+
+
+def _lies_on(blob: Blob, nodes: Set[NodeId] | None) -> bool:
+    return nodes is None or any(holder.node_id in nodes for holder in blob.holders)
 
 
 def _is_unheard(node_id: NodeId, nodes: dict[NodeId, Stock]) -> bool:

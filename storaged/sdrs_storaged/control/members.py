@@ -19,9 +19,12 @@ from sdrs_storaged.control.groups import Groups
 from sdrs_storaged.control.meta.store import Compare
 from sdrs_storaged.control.records import Records, Stored, put
 from sdrs_storaged.control.tables import ClusterRecord, Layout, NodeRecord, Tables
+from sdrs_storaged.control.terms import Terms
 from sdrs_storaged.logs import get_log
 
 log = get_log("members")
+
+_MOMENT_SECONDS = 0.05
 
 
 class Members:
@@ -33,21 +36,28 @@ class Members:
         groups: Groups,
         detector: Detector,
         cluster_map: ClusterMap,
+        terms: Terms,
     ) -> None:
         self._records = records
+        self._terms = terms
         self.cluster = cluster
         self._tables = tables
         self._groups = groups
         self._detector = detector
         self._map = cluster_map
+        self._taking_saves: tuple[object, dict[PoolName, tuple[list[Group], dict[NodeId, Node]]]] = (None, {})
         # Pools that are being deleted: no save begins in them.
         self.leaving: set[PoolName] = set()
+        # This controller has seen to it that the groups are those of its nodes.
+        self._is_planned = False
 
     async def settle_doubt(self) -> None:
         await self._tables.settle_doubt()
 
     def authority(self) -> Authority:
-        return Authority(self.cluster.incarnation, self._records.term.number, self._records.revision)
+        return Authority(
+            self.cluster.incarnation, self._records.term.number, self._records.written_revision, self._terms.own_id
+        )
 
     async def order(self, node_id: NodeId) -> Order:
         """What a command to this node carries."""
@@ -55,15 +65,22 @@ class Members:
 
     # Nodes
 
-    async def register(self, node: Node, node_key: str, *, incarnation: int, revision: int) -> None:
-        """A node says where it is. A name belongs to the node that first used it, by its key."""
+    async def register(self, node: Node, node_key: str, *, seen: Authority) -> None:
+        """A node says where it is. A name belongs to the node that first used it, by its key.
+
+        ``seen``: the highest authority that it has obeyed.
+        """
         check_name(node.id, "node id")
         async with self._tables.change():
-            await self._register(node, node_key, incarnation, revision)
-        self._map.raise_number()
+            is_news = await self._register(node, node_key, seen)
+        if is_news:
+            self._map.raise_number()
 
-    async def _register(self, node: Node, node_key: str, incarnation: int, seen_revision: int) -> None:
-        await self._notice_time_travel(node.id, incarnation, seen_revision)
+    async def _register(self, node: Node, node_key: str, seen: Authority) -> bool:
+        """Whether anything changed. Mostly it has not: all nodes register anew with each new controller, and then
+        thousands must not cost a transaction, a plan and a new map each (P20).
+        """
+        await self._notice_time_travel(node.id, seen)
         secret = shared_secret(node_key)
         known = self._tables.nodes.get(node.id)
         # A record that came out of a copy has no secret (P19): it takes the first key that comes with its name.
@@ -74,9 +91,17 @@ class Members:
             )
         cordoned = known.value.node.cordoned if known else False
         joined = replace(node, state=NodeState.DOWN, disks=(), cordoned=cordoned, flapping=False)
-        await self._store_node(NodeRecord(joined, secret))
-        await self._groups.plan()
+        record = NodeRecord(joined, secret)
+        is_news = known is None or known.value != record
+        if is_news:
+            await self._store_node(record)
+        has_moved = known is None or known.value.node.domain != node.domain
+        if has_moved or not self._is_planned or not self._groups.has_group_of(node.id):
+            self._is_planned = False
+            await self._groups.plan()
+            self._is_planned = is_news = True
         log.info("node_registered", node=node.id, address=node.endpoints.grpc, pid=node.pid)
+        return is_news
 
     async def _store_node(self, record: NodeRecord) -> None:
         key = keys.node(record.node.id)
@@ -91,17 +116,20 @@ class Members:
             await self._store_node(replace(record, node=replace(record.node, cordoned=cordoned)))
         self._map.raise_number()
 
-    async def _notice_time_travel(self, node_id: NodeId, incarnation: int, revision: int) -> None:
-        # P18: this node followed a later history than the one we know. Going on would commit and collect against the
+    async def _notice_time_travel(self, node_id: NodeId, seen: Authority) -> None:
+        # P18: this node followed another history than the one we know. Going on would commit and collect against the
         # past.
         ours = await self._records.store.revision()
-        if incarnation > self.cluster.incarnation or (incarnation == self.cluster.incarnation and revision > ours):
+        incarnation = self.cluster.incarnation
+        is_later = seen.incarnation > incarnation or (seen.incarnation == incarnation and seen.revision > ours)
+        if is_later or await self._terms.is_of_another_history(seen):
             self._records.frozen_because = (
-                f"node {node_id} has seen a later state of this cluster (incarnation {incarnation}, revision "
-                f"{revision}) than the controller knows ({self.cluster.incarnation}, {ours}): the metadata was rolled "
-                "back. Nothing is changed or collected until the newer metadata is put back"
+                f"node {node_id} has seen a state of this cluster (incarnation {seen.incarnation}, term {seen.term}, "
+                f"revision {seen.revision}) that is not in the controller's past ({incarnation}, "
+                f"{self._records.term.number}, {ours}): the metadata was rolled back. Nothing is changed or collected "
+                "until the newer metadata is put back"
             )
-            log.error("metadata_rolled_back", node=node_id, seen_revision=revision, own_revision=ours)
+            log.error("metadata_rolled_back", node=node_id, seen_revision=seen.revision, own_revision=ours)
             raise RefusedError(self._records.frozen_because)
 
     def capability(self, save_id: SaveId) -> str:
@@ -144,6 +172,9 @@ class Members:
             last_seen_unix_ms=self._detector.last_seen_unix_ms(node_id),
             flapping=self._detector.is_flapping(node_id),
         )
+
+    def node_ids(self) -> list[NodeId]:
+        return sorted(self._tables.nodes)
 
     def nodes(self) -> list[Node]:
         return [self.node(node_id) for node_id in sorted(self._tables.nodes)]
@@ -213,11 +244,21 @@ class Members:
         """Members that the primary of their group found failing or too slow."""
         return self._groups.shunned()
 
-    def groups_taking_saves(self, pool: PoolName) -> list[Group]:
-        """Of a pool's groups, each with the reason why it takes none now, if there is one."""
-        view = self.view()
-        groups = self.groups(pool=pool)
-        return [replace(g, problem=self._groups.move_in_progress(g.id) or refusal_of(g, view)) for g in groups]
+    def groups_taking_saves(self, pool: PoolName) -> tuple[list[Group], dict[NodeId, Node]]:
+        """A pool's groups, each with the reason why it takes none now, if there is one; and all nodes."""
+        # Every save asks, and a thousand ranks at once: what was true a moment ago is good enough to choose by.
+        moment = (self._map.number, int(self._detector.now_seconds() / _MOMENT_SECONDS), frozenset(self._groups.moving))
+        if self._taking_saves[0] != moment:
+            self._taking_saves = (moment, {})
+        known = self._taking_saves[1]
+        if pool not in known:
+            view = self.view()
+            groups = [
+                replace(g, problem=self._groups.move_in_progress(g.id) or refusal_of(g, view))
+                for g in self.groups(pool=pool)
+            ]
+            known[pool] = groups, {node.id: node for node in self.nodes()}
+        return known[pool]
 
     def with_problems(self, groups: list[Group]) -> list[Group]:
         """As operators see them: each with what is wrong with it."""

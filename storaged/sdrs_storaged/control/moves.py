@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import replace
 
 from sdrs_core.checkpoints import Save
 from sdrs_core.cluster import Group, Pool
 from sdrs_core.errors import RefusedError
-from sdrs_core.failover import Liveness, View
+from sdrs_core.failover import Liveness, View, decide_failover
 from sdrs_core.ids import GroupId, NodeId, PoolName
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.events import Events
@@ -21,8 +21,9 @@ from sdrs_storaged.logs import get_log
 
 log = get_log("moves")
 
-# (pool) -> its readable saves that have a blob without a live holder; RefusedError if that cannot be told now.
-FindLost = Callable[[PoolName], Awaitable[list[Stored[Save]]]]
+# (pool, nodes) -> its readable saves that have a blob without a live holder, which should be on one of these nodes;
+# RefusedError if that cannot be told now.
+FindLost = Callable[[PoolName, Set[NodeId]], Awaitable[list[Stored[Save]]]]
 GiveUp = Callable[[Sequence[Stored[Save]], str], Awaitable[list[Save]]]
 
 
@@ -71,8 +72,9 @@ class Moves:
             async with self._tables.change():
                 group = self._members.group(group_id)
                 self._check_target(group, target)
-                moved = _led_by(group, target, pool)
-                return await self._groups.move(moved, "switchover", f"primary moved to {target} by an operator")
+                return await self._groups.move(
+                    self._led_by(group, target), "switchover", f"{target} leads, by an operator"
+                )
         finally:
             self._groups.moving.discard(group_id)
             self._wake()
@@ -90,13 +92,15 @@ class Moves:
             target = self._members.node(NodeId(to)).id
         else:
             view = self._members.view()
-            others = [m for m in (*group.home, *group.members) if m != group.primary and _is_good(view, m)]
-            if not others:
+            # An L1 group has no other member: any node will do.
+            others = (*group.home, *group.members) if len(group.home) > 1 else sorted(view.nodes)
+            good = [node_id for node_id in others if node_id != group.primary and _is_good(view, node_id)]
+            if not good:
                 raise RefusedError(
                     f"no other member of group {group.id} ({', '.join(group.members)}) can take over now: "
                     "start one of them, or name another node with --to"
                 )
-            target = others[0]
+            target = good[0]
         self._check_target(group, target)
         return target
 
@@ -112,57 +116,50 @@ class Moves:
         if not facts.takes_writes:
             raise RefusedError(f"no disk of node {target} takes writes: it cannot take over group {group.id}")
 
+    def _led_by(self, group: Group, target: NodeId) -> Group:
+        self._groups.forgive(target)  # an operator's word counts for more than a peer's
+        return _led_by(group, target, self._members.view())
+
     # Failover: now
 
     async def failover(self, group_id: GroupId, to: str, *, accept_data_loss: bool) -> tuple[Group, list[Save]]:
         group = self._members.group(group_id)
         pool = self._members.pool(group.pool)
+        if pool.copies == 1:
+            self._check_lost(group)
+        # Before anything is given up: who has nobody to take over gives up nothing.
+        target = self._target(group, to)
         lost: list[Save] = []
         if pool.copies == 1 or accept_data_loss:
             lost = await self._settle_losses(group, pool, accept_data_loss=accept_data_loss)
-        if pool.copies == 1:
-            return await self._replace_only_member(group, to, lost)
-        target = self._target(group, to)
         async with self._tables.change():
             group = self._members.group(group_id)
             if target != group.primary:
                 self._check_target(group, target)
-                group = await self._groups.move(
-                    _led_by(group, target, pool), "failover", f"primary moved to {target} at once by an operator"
-                )
+                given_up = f"; {len(lost)} checkpoints were given up" if lost else ""
+                why = f"{target} leads, by an operator and at once{given_up}"
+                group = await self._groups.move(self._led_by(group, target), "failover", why)
         self._wake()
         return group, lost
 
-    async def _settle_losses(self, group: Group, pool: Pool, *, accept_data_loss: bool) -> list[Save]:
-        if pool.copies == 1 and self._members.view().nodes[group.primary].liveness is not Liveness.DOWN:
+    def _check_lost(self, group: Group) -> None:
+        if self._members.view().nodes[group.primary].liveness is not Liveness.DOWN:
             raise RefusedError(
                 f"node {group.primary}, the only member of group {group.id}, is not known to be lost: what it holds is "
                 f"not given up. To keep new saves away from it: sdrs node cordon {group.primary}"
             )
-        found = await self._find_lost(pool.name)
+
+    async def _settle_losses(self, group: Group, pool: Pool, *, accept_data_loss: bool) -> list[Save]:
+        # Not of the whole pool: what lies on nodes of other groups is accepted, or not, with those.
+        found = await self._find_lost(pool.name, _nodes_of(group))
         if found and not accept_data_loss:
             named = ", ".join(stored.value.title for stored in found[:5])
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""
             raise RefusedError(
-                f"{len(found)} checkpoints of pool {pool.name} have no live copy left ({named}{more}). They come back "
-                f"with their nodes; to give them up for good: sdrs failover {group.id} --accept-data-loss"
+                f"{len(found)} checkpoints on nodes of group {group.id} have no live copy left ({named}{more}). They "
+                f"come back with their nodes; to give them up: sdrs failover {group.id} --accept-data-loss"
             )
         return await self._give_up(found, f"data loss accepted with the failover of group {group.id}") if found else []
-
-    async def _replace_only_member(self, group: Group, to: str, lost: list[Save]) -> tuple[Group, list[Save]]:
-        view = self._members.view()
-        good = [node_id for node_id in sorted(view.nodes) if _is_good(view, node_id)]
-        target = self._members.node(NodeId(to)).id if to else next(iter(good), None)
-        if target is None:
-            raise RefusedError(f"no node is up that could take over group {group.id}: start one")
-        self._check_target(group, target)
-        async with self._tables.change():
-            group = self._members.group(group.id)
-            moved = replace(group, epoch=group.epoch + 1, members=(target,), primary=target)
-            group = await self._groups.move(
-                moved, "failover", f"moved to {target} by an operator, who accepted the loss"
-            )
-        return group, lost
 
     # Pause, cordon
 
@@ -204,14 +201,44 @@ class Moves:
                 )
 
 
+def _nodes_of(group: Group) -> set[NodeId]:
+    """Those in it, and the one after which it is named: so each node has a group with which it can be given up."""
+    return {*group.members, *group.home, NodeId(group.id.removeprefix(f"{group.pool}:"))}
+
+
 def _is_good(view: View, node_id: NodeId) -> bool:
     facts = view.nodes.get(node_id)
     return facts is not None and facts.liveness is Liveness.UP and facts.takes_writes and not facts.cordoned
 
 
-def _led_by(group: Group, target: NodeId, pool: Pool) -> Group:
-    """``group`` with ``target`` as its primary, also in its home: automatic failover does not move it back."""
-    members = group.members if target in group.members else (target, *group.members)[: pool.copies]
-    home = (target, *(m for m in (*group.home, *group.members) if m != target))[: pool.copies]
-    home = tuple(dict.fromkeys(home))
-    return replace(group, epoch=group.epoch + 1, members=members, primary=target, home=home)
+def _led_by(group: Group, target: NodeId, view: View) -> Group:
+    """``group`` with ``target`` as its primary, also in its home: automatic failover does not move it back.
+
+    Members that are lost are replaced where there are spares, also while that is paused: an operator asked for it.
+    """
+    pool = view.pools[group.pool]
+    staying = _beside(target, group.members, view)[: pool.copies]
+    moved = replace(
+        group,
+        epoch=group.epoch + 1,
+        # In order of seniority: who is new comes last.
+        members=tuple(node for node in dict.fromkeys((*group.members, target)) if node in staying),
+        primary=target,
+        home=_beside(target, (*group.home, *group.members), view)[: pool.copies],
+    )
+    others = tuple(known for known in view.groups if known.id != group.id)
+    undecided = replace(view, groups=(moved, *others), paused=False, moving=frozenset())
+    reforms = decide_failover(undecided, settle_seconds=float("inf"))
+    reform = next((reform for reform in reforms if reform.before.id == group.id), None)
+    return replace(moved, members=reform.members) if reform else moved
+
+
+def _beside(target: NodeId, others: Sequence[NodeId], view: View) -> tuple[NodeId, ...]:
+    """``target``, and the others in the order in which they should stay with it."""
+
+    def order(node_id: NodeId) -> tuple[bool, bool]:
+        facts = view.nodes.get(node_id)
+        is_lost = facts is None or facts.liveness is Liveness.DOWN
+        return is_lost, facts is not None and facts.domain == view.nodes[target].domain
+
+    return (target, *sorted((node for node in dict.fromkeys(others) if node != target), key=order))

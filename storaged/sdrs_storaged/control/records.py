@@ -11,6 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 from sdrs_core.errors import CorruptDataError, RefusedError, SdrsError, StaleTermError
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.meta.store import LEADER_KEY, Compare, Entry, MetaStore, Op, Put, Term
+from sdrs_storaged.logs import get_log
+
+log = get_log("records")
 
 T = TypeVar("T")
 PAGE_ENTRIES = 500
@@ -82,8 +85,10 @@ class Records:
     def __init__(self, store: MetaStore, term: Term) -> None:
         self.store = store
         self.term = term
-        # The highest revision that this controller knows of, told to nodes (P18) without asking the store each time.
+        # The highest revision that this controller knows of: the store may never answer with a lower one (P18).
         self.revision = 0
+        # The highest that was written in this very term: what nodes are told. What it reads may be of a later term.
+        self.written_revision = 0
         # P18: a reason not to change anything any more: a node has seen a later history than ours, or ours goes on in
         # another store.
         self.frozen_because = ""
@@ -98,8 +103,9 @@ class Records:
     async def page(
         self, prefix: str, kind: type[T], *, after: str = "", limit: int = PAGE_ENTRIES
     ) -> tuple[list[Stored[T]], bool]:
+        known = self.revision
         page = await self.store.range(prefix, after=after, limit=limit)
-        self.revision = max(self.revision, page.revision)
+        self._went_back(page.revision, known)  # reads go on
         return [_stored(entry, kind) for entry in page.entries], page.more
 
     async def all(self, prefix: str, kind: type[T]) -> AsyncIterator[Stored[T]]:
@@ -117,9 +123,12 @@ class Records:
             raise RefusedError(self.frozen_because)
         # P18: the seal is compared, not only looked at: what was on its way to the store when it was set cannot land.
         unsealed = Compare.absent(keys.SEAL)
+        known = self.revision
         result = await self.store.txn([self.term.unchanged(), unsealed, *compare], then)
-        self.revision = max(self.revision, result.revision)
+        if self._went_back(result.revision, known):
+            raise RefusedError(self.frozen_because)
         if result.succeeded:
+            self.written_revision = max(self.written_revision, result.revision)
             return result.revision
         await self.check_leading()
         raise ConflictError("a record changed in between")
@@ -132,9 +141,25 @@ class Records:
             self.frozen_because = seal.value.because
         if self.frozen_because:
             raise RefusedError(self.frozen_because)
-        leader = await self.store.get(LEADER_KEY)
-        if leader is None or leader.value != self.term.record():
+        known = self.revision
+        page = await self.store.range(LEADER_KEY, limit=1)
+        if self._went_back(page.revision, known):
+            raise RefusedError(self.frozen_because)
+        if not page.entries or page.entries[0].value != self.term.record():
             raise StaleTermError("this controller no longer leads: ask the active one")
+
+    def _went_back(self, revision: int, known: int) -> bool:
+        """``known`` is what was known before the store was asked: answers may overtake each other, but none is older
+        than that, unless the store itself was put back to the past under this controller (P18).
+        """
+        if revision < known:
+            self.frozen_because = (
+                f"the metadata store went back from revision {known} to {revision}: the metadata was rolled back. "
+                "Nothing is changed or collected until the newer metadata is put back"
+            )
+            log.error("metadata_rolled_back", seen_revision=known, own_revision=revision)
+        self.revision = max(self.revision, revision)
+        return revision < known
 
 
 def _stored(entry: Entry, kind: type[T]) -> Stored[T]:

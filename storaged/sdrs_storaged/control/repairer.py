@@ -11,14 +11,14 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from sdrs_core.checkpoints import Save, Shard
-from sdrs_core.errors import SdrsError
+from sdrs_core.errors import CorruptDataError, SdrsError, StaleTermError
 from sdrs_core.ids import BlobId, NodeId, SaveId
 from sdrs_core.repair import Copy
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.copier import Copier, MissingCopyError
+from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.holders import find_blob
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored
 from sdrs_storaged.control.retries import Retries
@@ -32,22 +32,8 @@ _LOOK_AHEAD_JOBS = 1000
 _MAX_NAMED = 3
 # A survey is rested from for as long as this many surveys take, however often the catalog is to be looked at.
 _REST_SURVEYS = 9
-# After so many failures in a row the copies that should serve are looked at themselves.
+# After so many failures in a row the copies that should serve are looked at themselves; at once if no source was good.
 _INSPECT_EVERY = 2
-
-
-class RecordEvent(Protocol):
-    async def __call__(
-        self,
-        kind: str,
-        text: str,
-        *,
-        pool: str = "",
-        group_id: str = "",
-        node_id: str = "",
-        epoch: int = 0,
-        duration_ms: int = 0,
-    ) -> None: ...
 
 
 @dataclass(slots=True)
@@ -55,6 +41,7 @@ class RepairTotals:
     """As the last survey found, and what was done since this controller leads."""
 
     degraded_blobs: int = 0
+    awaited_blobs: int = 0
     unavailable_count: int = 0
     waiting_blobs: int = 0
     waiting_bytes: int = 0
@@ -71,9 +58,9 @@ class Repairer:
         surveyor: Surveyor,
         roll_call: RollCall,
         copier: Copier,
+        events: Events,
         clock: Clock,
         *,
-        record_event: RecordEvent,
         inspect: Callable[[Stored[Save], int, BlobId], Awaitable[None]],
         interval_seconds: float,
         concurrency: int,
@@ -82,8 +69,8 @@ class Repairer:
         self._surveyor = surveyor
         self._roll_call = roll_call
         self._copier = copier
+        self._events = events
         self._clock = clock
-        self._record_event = record_event
         self._inspect = inspect
         self._interval_seconds = interval_seconds
         self._concurrency = concurrency
@@ -111,6 +98,8 @@ class Repairer:
         while True:
             try:
                 await self.pass_once()
+            except StaleTermError:
+                raise
             except SdrsError as error:
                 # The next pass begins anew from the records.
                 log.warning("repair_interrupted", why=error.message)
@@ -139,11 +128,14 @@ class Repairer:
         self._woken.clear()
         began = self._clock.monotonic_seconds()
         survey = await self._surveyor.survey(self._retries.seconds_left)
-        self._survey_seconds = self._clock.monotonic_seconds() - began
+        # Without what a frozen node had it wait: resting in proportion to that would leave the others unrepaired.
+        survey_seconds = self._clock.monotonic_seconds() - began - self._roll_call.waited_seconds
+        self._survey_seconds = max(0.0, survey_seconds)
         self._wait_seconds = survey.wait_seconds
         self._retries.keep_only(survey.failing)
         jobs = survey.jobs()
         self.totals.degraded_blobs = survey.degraded_blobs
+        self.totals.awaited_blobs = survey.awaited_blobs
         self.totals.failed_blobs = len(survey.failing)
         self.totals.waiting_blobs = len(jobs) + survey.left_out
         self.totals.waiting_bytes = sum(job.size_bytes for job in jobs) + survey.left_out_bytes
@@ -213,8 +205,13 @@ class Repairer:
             failures = self._retries.failed(job.blob_id)
             self.totals.failed_blobs = len(self._retries)
             log.warning("blob_not_repaired", blob=job.blob_id, failures=failures, why=error.message)
-            if failures % _INSPECT_EVERY == 0:
+            if isinstance(error, CorruptDataError) or failures % _INSPECT_EVERY == 0:
                 await self._inspect_copies(job)
+            return None
+        except Exception as error:
+            # A defect that one blob brings out must not keep the others.
+            failures = self._retries.failed(job.blob_id)
+            log.error("blob_not_repaired", blob=job.blob_id, failures=failures, exc_info=error)
             return None
         if busy_target is None:
             self._retries.succeeded(job.blob_id)
@@ -278,10 +275,10 @@ class Repairer:
         back = [save for save_id, save in before.items() if save_id not in survey.unavailable]
         if lost:
             log.error("checkpoints_unavailable", names=_names(lost), checkpoint_count=len(lost))
-            await self._record_event("checkpoints_unavailable", f"no copy of some blob is in reach: {_names(lost)}")
+            await self._events.record("checkpoints_unavailable", f"no copy of some blob is in reach: {_names(lost)}")
         if back:
             log.info("checkpoints_available", names=_names(back), checkpoint_count=len(back))
-            await self._record_event("checkpoints_available", f"no longer unavailable: {_names(back)}")
+            await self._events.record("checkpoints_available", f"no longer unavailable: {_names(back)}")
 
     async def _tell_done(self, before: RepairTotals, raised: list[Save]) -> None:
         made = self.totals.done_blobs - before.done_blobs
@@ -289,9 +286,9 @@ class Repairer:
             made_bytes = self.totals.done_bytes - before.done_bytes
             log.info("copies_made", blob_count=made, size_bytes=made_bytes, waiting_blobs=self.totals.waiting_blobs)
             left = f", {self.totals.waiting_blobs} blobs wait" if self.totals.waiting_blobs else ""
-            await self._record_event("repair_done", f"{made} copies made, {made_bytes} bytes{left}")
+            await self._events.record("repair_done", f"{made} copies made, {made_bytes} bytes{left}")
         if raised:
-            await self._record_event("level_raised", f"all copies there: {_names(raised)}")
+            await self._events.record("level_raised", f"all copies there: {_names(raised)}")
 
 
 def _names(saves: list[Save]) -> str:

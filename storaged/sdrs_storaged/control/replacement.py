@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from sdrs_core.cluster import DEFAULT_POOL
 from sdrs_core.errors import CorruptDataError, InternalError, RefusedError, StaleTermError, UnavailableError
+from sdrs_core.failover import first_epoch
 from sdrs_core.ids import random_id
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.archive import is_content
@@ -26,7 +27,6 @@ from sdrs_storaged.logs import get_log
 
 log = get_log("replacement")
 
-_EPOCHS_PER_INCARNATION = 1_000_000_000
 _BUSY = "a catalog is being put in place here: wait until it is whole"
 _KEPT = {keys.CLUSTER, keys.REPLACING}
 _INTERRUPTED = "an import or rebuild was interrupted here: repeat it, or restart this controller"
@@ -38,11 +38,6 @@ class Replacing:
     """The marker; its id tells one try from the next."""
 
     id: str
-
-
-def first_epoch(incarnation: int) -> int:
-    """Above every epoch that nodes can remember of the incarnations before (I3)."""
-    return (incarnation - 1) * _EPOCHS_PER_INCARNATION + 1
 
 
 async def undo_interrupted(records: Records) -> None:

@@ -17,6 +17,7 @@ from sdrs_core.ids import BlobId, NodeId
 from sdrs_core.repair import Stock
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.claims import FragmentName
+from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.copier import CopyCommands, HeldFragment
 from sdrs_storaged.control.holders import HolderRecords, Removal
 from sdrs_storaged.control.members import Members
@@ -30,27 +31,42 @@ _LOOKUP_BATCH = 500
 
 class RollCall:
     def __init__(
-        self, records: Records, members: Members, catalog: Catalog, holders: HolderRecords, nodes: CopyCommands
+        self,
+        records: Records,
+        members: Members,
+        catalog: Catalog,
+        holders: HolderRecords,
+        nodes: CopyCommands,
+        clock: Clock,
     ) -> None:
         self._records = records
         self._members = members
         self._catalog = catalog
         self._holders = holders
         self._nodes = nodes
+        self._clock = clock
         self._up: frozenset[NodeId] = frozenset()
         # To be asked in the next scan; being asked in this one; asked in this one without an answer.
         self._due: set[NodeId] = set()
         self._asking: set[NodeId] = set()
         self._failed: set[NodeId] = set()
+        # Somebody came or went since the scan before.
+        self.has_changed = False
+        self._broke_off = False
         # Who lost which blob on the page looked at last: as good as any other node to get it again.
         self.lost: dict[BlobId, NodeId] = {}
+        # In this scan, for answers of nodes: that is no burden for anybody, and says nothing about the catalog.
+        self.waited_seconds = 0.0
 
     def call(self, node_id: NodeId) -> None:
         """It came back, or was caught lacking something."""
         self._due.add(node_id)
 
     def begin(self, stocks: Mapping[NodeId, Stock]) -> None:
+        self.waited_seconds = 0.0
         up = frozenset(node_id for node_id, stock in stocks.items() if stock.liveness is Liveness.UP)
+        # A scan that broke off has not told everybody who should know.
+        self.has_changed = up != self._up or self._broke_off
         self._due |= up - self._up
         self._up = up
         self._asking, self._due = self._due & up, self._due - up
@@ -59,6 +75,7 @@ class RollCall:
     def end(self, *, complete: bool) -> None:
         unanswered = self._failed if complete else self._asking
         self._due |= unanswered
+        self._broke_off = self.has_changed and not complete
         self._asking = set()
 
     def has_answered(self, node_id: NodeId) -> bool:
@@ -91,6 +108,7 @@ class RollCall:
         return [await self._read_again(stored) if stored.key in changed else stored for stored in shards]
 
     async def _ask(self, node_id: NodeId, names: list[FragmentName]) -> dict[FragmentName, HeldFragment] | None:
+        asked_seconds = self._clock.monotonic_seconds()
         try:
             held = await self._nodes.lookup_fragments(self._members.node(node_id), names)
         except StaleTermError:
@@ -99,6 +117,8 @@ class RollCall:
             self._failed.add(node_id)
             log.warning("roll_call_unanswered", node=node_id, why=error.message)
             return None
+        finally:
+            self.waited_seconds += self._clock.monotonic_seconds() - asked_seconds
         return {(one.blob_id, one.fragment_index): one for one in held}
 
     async def _compare(

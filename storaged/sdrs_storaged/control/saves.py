@@ -87,7 +87,7 @@ class Saves:
         if registered is None and save.state is SaveState.PENDING:
             group = self._choose_group(request)
             if pending := self._commits.get(save.save_id):
-                pending.sending[request.rank] = group.id
+                self._commits.send(pending, request.rank, group.id)
         return Begun(save, self._members.capability(save.save_id), group, registered.value if registered else None)
 
     async def _open(self, request: SaveRequest) -> Stored[Save]:
@@ -159,8 +159,7 @@ class Saves:
         return None
 
     def _choose_group(self, request: SaveRequest) -> Group:
-        groups = self._members.groups_taking_saves(request.pool)
-        nodes = {node.id: node for node in self._members.nodes()}
+        groups, nodes = self._members.groups_taking_saves(request.pool)
         shunned = self._members.shunned()
         group = choose_group(groups, nodes, rank=request.rank, host=request.host, avoid=request.avoid, shunned=shunned)
         if group:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
 from sdrs_core.checkpoints import Blob, Save, Shard
 from sdrs_core.errors import CorruptDataError, NotFoundError
-from sdrs_core.ids import BlobId, NodeId, SaveId
-from sdrs_core.repair import Copy, Decision, Patience, decide_repair
+from sdrs_core.ids import BlobId, NodeId, PoolName, SaveId
+from sdrs_core.repair import Copy, Decision, Patience, Stock, decide_repair
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.claims import Claims
@@ -18,12 +18,15 @@ from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.records import Records, Stored
 from sdrs_storaged.control.roll_call import RollCall
 from sdrs_storaged.control.stocks import Stocks
+from sdrs_storaged.control.strays import Strays
 from sdrs_storaged.logs import get_log
 
 log = get_log("survey")
 
 _PAGE_SHARDS = 100
 _MAX_NAMES = 1000  # I10
+# With thousands of nodes a new view of them costs more than a page of shards; what is acted on is decided anew anyway.
+_PAGES_PER_VIEW = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Job:
 class Survey:
     limit: int
     degraded_blobs: int = 0
+    # Of those, the ones whose node is waited for before they are copied elsewhere.
+    awaited_blobs: int = 0
     unavailable_count: int = 0
     unavailable: dict[SaveId, Save] = field(default_factory=dict)
     raised: list[Save] = field(default_factory=list)
@@ -54,6 +59,10 @@ class Survey:
     failing: set[BlobId] = field(default_factory=set)
     # Until something that is waited for now will be acted on.
     wait_seconds: float | None = None
+    # The nodes as seen not long ago, and each pool's.
+    nodes: dict[NodeId, Stock] = field(default_factory=dict)
+    pages: int = 0
+    eligible: dict[PoolName, frozenset[NodeId]] = field(default_factory=dict)
     _heap: list[tuple[int, int, int, Job]] = field(default_factory=list)
     _numbers: count[int] = field(default_factory=count)
 
@@ -86,6 +95,7 @@ class Surveyor:
         catalog: Catalog,
         stocks: Stocks,
         roll_call: RollCall,
+        strays: Strays,
         claims: Claims,
         *,
         patience: Patience,
@@ -96,6 +106,7 @@ class Surveyor:
         self._catalog = catalog
         self._stocks = stocks
         self._roll_call = roll_call
+        self._strays = strays
         self._claims = claims
         self._patience = patience
         self._limit = limit
@@ -139,16 +150,28 @@ class Surveyor:
             preferred=preferred,
         )
 
+    def _view(self, survey: Survey) -> dict[NodeId, Stock]:
+        if survey.pages % _PAGES_PER_VIEW == 0:
+            survey.nodes = self._stocks.now()
+        survey.pages += 1
+        return survey.nodes
+
+    def _eligible(self, survey: Survey, pool: PoolName) -> frozenset[NodeId]:
+        if pool not in survey.eligible:
+            survey.eligible[pool] = self._stocks.of_pool(pool)
+        return survey.eligible[pool]
+
     async def _look_at(self, stored: Stored[Save], survey: Survey, not_before: NotBefore) -> None:
         save = stored.value
         pool, wanted = self._members.pool(save.pool), self._stocks.wanted_copies(save)
-        eligible = self._stocks.of_pool(save.pool)
+        eligible = self._eligible(survey, save.pool)
         is_whole, is_available = True, True
         after, more = "", True
         while more:
             page, more = await self._records.page(keys.shards(save.save_id), Shard, after=after, limit=_PAGE_SHARDS)
             after = page[-1].key if page else after
-            nodes = self._stocks.now()
+            nodes = self._view(survey)
+            lost: list[tuple[str, Blob]] = []
             for shard in await self._roll_call.check(stored, page, nodes):
                 for blob in shard.value.blobs:
                     lost_by = self._roll_call.lost.get(blob.id)
@@ -158,7 +181,9 @@ class Surveyor:
                     self._note(survey, stored, shard, blob, decision, lost_by, not_before)
                     counted = [h for h in decision.live if self._roll_call.has_answered(h.node_id)]
                     is_whole &= len(counted) >= pool.copies
-                    is_available &= not decision.is_unavailable
+                    if decision.is_unavailable:
+                        lost.append((shard.key, blob))
+            is_available &= await self._find(lost, nodes, survey)
         if not is_available:
             survey.unavailable_count += 1
             if len(survey.unavailable) < _MAX_NAMES:
@@ -172,6 +197,15 @@ class Surveyor:
                 survey.raised.append(raised)
                 log.info("level_raised", job=save.job, step=save.step, fault_level=str(raised.level))
 
+    async def _find(self, lost: Sequence[tuple[str, Blob]], nodes: Mapping[NodeId, Stock], survey: Survey) -> bool:
+        """True if nothing is lost after all. Who is up is asked when somebody came or went, not again and again."""
+        if not lost or not self._roll_call.has_changed:
+            return not lost
+        adopted = await self._strays.adopt(lost, nodes)
+        if adopted:
+            survey.wait(0.0)  # one copy, on record only now
+        return adopted.issuperset(blob.id for _, blob in lost)
+
     def _note(
         self,
         survey: Survey,
@@ -183,6 +217,7 @@ class Surveyor:
         not_before: NotBefore,
     ) -> None:
         survey.degraded_blobs += decision.is_degraded
+        survey.awaited_blobs += decision.is_awaited
         survey.wait(decision.wait_seconds)
         action = decision.action
         if action is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -73,6 +73,8 @@ class Tables:
         self.automatic: Stored[Automatic] = Stored(keys.AUTOMATIC, Automatic(), 0)
         self._changing = asyncio.Lock()
         self._in_doubt = False
+        # Told when all was read again: groups may have moved without anybody here having moved them.
+        self.on_read_again: Callable[[], None] = lambda: None
 
     async def read(self) -> None:
         records = self._records
@@ -92,6 +94,7 @@ class Tables:
             if self._in_doubt:
                 await self.read()
                 self._in_doubt = False
+                self.on_read_again()
             try:
                 yield
             except ConflictError as error:

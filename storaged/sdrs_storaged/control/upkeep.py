@@ -13,14 +13,16 @@ from sdrs_storaged.control.collector import Collector, NodeCommands
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.copier import Copier, CopyCommands
 from sdrs_storaged.control.detector import Detector
+from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.holders import HolderRecords
 from sdrs_storaged.control.losses import Losses
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.records import Records
-from sdrs_storaged.control.repairer import RecordEvent, Repairer
+from sdrs_storaged.control.repairer import Repairer
 from sdrs_storaged.control.roll_call import RollCall
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.stocks import Stocks
+from sdrs_storaged.control.strays import Strays
 from sdrs_storaged.control.survey import Surveyor
 from sdrs_storaged.control.verifier import FragmentVerifier, Verifier
 
@@ -43,26 +45,37 @@ class Upkeep:
         nodes: FragmentCalls,
         clock: Clock,
         config: ControllerConfig,
-        record_event: RecordEvent,
+        events: Events,
     ) -> None:
         self.claims = claims = Claims()
         holders = HolderRecords(records)
         self.verifier = Verifier(catalog, members, holders, nodes, poke_repair=lambda: self.repairer.poke())
         stocks = Stocks(members, liveness=detector.liveness, down_for_seconds=detector.down_for_seconds)
-        roll_call = RollCall(records, members, catalog, holders, nodes)
+        roll_call = RollCall(records, members, catalog, holders, nodes, clock)
+        strays = Strays(members, holders, nodes, claims)
         patience = Patience(config.repair_after_seconds, config.repair_last_copy_after_seconds)
         self.repairer = Repairer(
             records,
-            Surveyor(records, members, catalog, stocks, roll_call, claims, patience=patience, limit=_MAX_REPAIR_JOBS),
+            Surveyor(
+                records,
+                members,
+                catalog,
+                stocks,
+                roll_call,
+                strays,
+                claims,
+                patience=patience,
+                limit=_MAX_REPAIR_JOBS,
+            ),
             roll_call,
             Copier(records, members, holders, nodes, claims),
+            events,
             clock,
-            record_event=record_event,
             inspect=self.verifier.inspect,
             interval_seconds=config.repair_interval_seconds,
             concurrency=config.repair_concurrency,
         )
-        self.losses = Losses(records, catalog, stocks)
+        self.losses = Losses(records, catalog, stocks, strays)
         self.collector = Collector(
             records,
             members,

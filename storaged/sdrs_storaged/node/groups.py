@@ -100,6 +100,11 @@ class Groups:
         group = self._map.groups.get(group_id)
         return group is not None and (node_id or self._identity.node_id) in group.members
 
+    def is_current(self, group: Group) -> bool:
+        """Whether the group is still at this epoch, as far as is known, and this node in it."""
+        now = self._map.groups.get(group.id)
+        return now is not None and now.epoch == group.epoch
+
     def node(self, node_id: NodeId) -> Node:
         node = self._map.nodes.get(node_id)
         if node is None:

@@ -108,9 +108,12 @@ class Identity:
             seen = self._state.authority
             is_newer = (authority.incarnation, authority.term) > (seen.incarnation, seen.term)
             is_older = (authority.incarnation, authority.term) < (seen.incarnation, seen.term)
+            is_other = not is_newer and not is_older and bool(seen.term_id) and authority.term_id != seen.term_id
             # A new term of the same history begins where the last one ended. Within a term, orders may overtake.
-            if is_older or (
-                is_newer and authority.incarnation == seen.incarnation and authority.revision < seen.revision
+            if (
+                is_older
+                or is_other
+                or (is_newer and authority.incarnation == seen.incarnation and authority.revision < seen.revision)
             ):
                 raise StaleTermError(
                     f"node {self.node_id} has seen term {seen.term} at revision {seen.revision} of incarnation "

@@ -10,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sdrs_core.cluster import Group
@@ -62,7 +63,8 @@ class MemberReports:
             self._under_way.add(key)
         trouble = MemberTrouble(*key, isinstance(error, DeadlineExceededError), error.message)
         log.warning("member_failed", group=group.id, epoch=group.epoch, member=member_id, why=error.message)
-        self._loop.call_soon_threadsafe(self._waiting.put_nowait, trouble)
+        with suppress(RuntimeError):  # the daemon has stopped: nobody is there to report it
+            self._loop.call_soon_threadsafe(self._waiting.put_nowait, trouble)
 
     def is_spared(self, group: Group, member_id: NodeId) -> bool:
         with self._lock:

@@ -57,9 +57,10 @@ class ControlService(OperationsService, MetaService):
             paused_because=self._members.paused_because(),
             degraded_group_count=sum(bool(group.problem) for group in self._problems()),
             degraded_blob_count=controller.repairer.totals.degraded_blobs,
-            unavailable_count=len(controller.repairer.unavailable),
+            unavailable_count=controller.repairer.totals.unavailable_count,
             repair=self._repair_progress(),
             store=controller.config.store,
+            frozen_because=controller.records.frozen_because,
         )
 
     def _repair_progress(self) -> pb.RepairProgress:
@@ -70,6 +71,7 @@ class ControlService(OperationsService, MetaService):
             done_blobs=totals.done_blobs,
             done_bytes=totals.done_bytes,
             failed_blobs=totals.failed_blobs,
+            awaited_blobs=totals.awaited_blobs,
         )
 
     def _problems(self) -> list[Group]:

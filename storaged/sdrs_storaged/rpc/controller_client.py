@@ -93,7 +93,9 @@ class ControllerClient:
             node=convert.node_to(node),
             node_key=self._identity.key,
             incarnation=seen.incarnation,
+            term=seen.term,
             revision=seen.revision,
+            term_id=seen.term_id,
         )
         stub = self._channels.stub(self._address, MEMBERSHIP)
         response = await call(stub.register_node, request, f"controller {self._address}", _REGISTER_SECONDS)
@@ -122,10 +124,9 @@ class ControllerClient:
                     response = await stream.read()
                 if response is grpc.aio.EOF:
                     raise UnavailableError(f"controller {self._address} ended the heartbeat stream")
-                await self._obey(response.authority)
                 if response.HasField("assignments"):
                     unadopted = response.assignments
-                if unadopted is not None and await self._adopt(unadopted):
+                if await self._obey(response.authority) and unadopted is not None and await self._adopt(unadopted):
                     unadopted = None
         except TimeoutError:
             raise UnavailableError(f"controller {self._address} is silent") from None
@@ -134,7 +135,8 @@ class ControllerClient:
         finally:
             stream.cancel()
 
-    async def _obey(self, authority: membership_pb2.Authority) -> None:
+    async def _obey(self, authority: membership_pb2.Authority) -> bool:
+        """False: it could not be persisted, hence nothing that it says is acted on (P14)."""
         seen = convert.authority_from(authority)
         if seen != self._identity.authority:
             try:
@@ -142,6 +144,8 @@ class ControllerClient:
             except FullError as error:
                 # What was not persisted is heard again with the next beat; reads must not end because of it.
                 log.warning("authority_not_persisted", why=error.message)
+                return False
+        return True
 
     def _has_risen(self, epochs: Mapping[GroupId, int]) -> bool:
         return self._groups.epochs() != epochs

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-from sdrs_core.cluster import Group, Node, NodeState
+from sdrs_core.cluster import Authority, Group, Node, NodeState
 from sdrs_core.errors import RefusedError, SdrsError
 from sdrs_core.ids import GroupId, JobName, NodeId
 from sdrs_proto import convert
@@ -34,8 +34,7 @@ class MembershipService:
         await self._members.register(
             convert.node_from(request.node),
             request.node_key,
-            incarnation=request.incarnation,
-            revision=request.revision,
+            seen=Authority(request.incarnation, request.term, request.revision, request.term_id),
         )
         interval_seconds = self._controller.detector.interval_seconds(len(self._members.nodes()))
         return pb.RegisterNodeResponse(

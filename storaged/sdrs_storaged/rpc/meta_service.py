@@ -28,7 +28,9 @@ class MetaService:
                 yield pb.MetaChunk(data=piece)
 
     async def import_meta(self, chunks: AsyncIterator[pb.MetaChunk]) -> pb.ImportMetaResponse:
-        imported = await self._importer.run(_pieces(chunks))
+        pieces = _pieces(chunks)
+        first = await anext(pieces, b"")  # what cannot be read at all is told before anything is looked at
+        imported = await self._importer.run(_after(first, pieces))
         return pb.ImportMetaResponse(
             cluster_id=imported.cluster_id, incarnation=imported.incarnation, record_count=imported.record_count
         )
@@ -56,3 +58,9 @@ async def _pieces(chunks: AsyncIterator[pb.MetaChunk]) -> AsyncIterator[bytes]:
         if chunk is None:
             return
         yield chunk.data
+
+
+async def _after(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in pieces:
+        yield piece

@@ -152,6 +152,8 @@ class Peers:
         async def ask() -> Any:
             return await call(getattr(self._stub(node), method), request, _title(node), self._slow_seconds)
 
+        if self._loop.is_closed():
+            raise UnavailableError("this node shuts down: try again")
         future = asyncio.run_coroutine_threadsafe(ask(), self._loop)
         try:
             return future.result(self._slow_seconds + CONNECT_SECONDS)

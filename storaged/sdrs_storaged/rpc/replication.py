@@ -7,7 +7,7 @@ seal looks who has what before anybody is vouched for (I1).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from sdrs_core.checksums import BLOCK_BYTES, Buffer, digest, table_entry
@@ -142,9 +142,13 @@ class Replication:
             copy = self._peers.open_copy(node, intent)
             if copy is None:
                 return
-            with copy, self._groups.watching(lambda: self._shut_if_moved(copy, group)):
+            with (
+                copy,
+                closing(_blocks(reader)) as blocks,
+                self._groups.watching(lambda: self._shut_if_moved(copy, group)),
+            ):
                 try:
-                    for checksum, block in _blocks(reader):
+                    for checksum, block in blocks:
                         copy.send_block(checksum, block)
                         self._metrics.relayed_bytes.inc(len(block))
                 except _OwnDamageError as error:
@@ -152,7 +156,7 @@ class Replication:
                 copy.finish(pb.BlobSummary(size_bytes=reader.size_bytes, hash=reader.blob_hash))
 
     def _shut_if_moved(self, copy: CopyChannel, group: Group) -> None:
-        if self._groups.epoch(group.id) != group.epoch:
+        if not self._groups.is_current(group):
             copy.shut()
 
     def _own_failure(self, blob_id: BlobId, why: str) -> SaveFailedError:
@@ -162,10 +166,10 @@ class Replication:
 
 
 class _OwnDamageError(Exception):
-    """A fragment of this node does not match its own table."""
+    """A fragment of this node does not match its own table, or cannot be read."""
 
 
-def _blocks(reader: FragmentReader) -> Iterator[tuple[bytes, memoryview]]:
+def _blocks(reader: FragmentReader) -> Generator[tuple[bytes, memoryview], None, None]:
     """Each block with its digest, compared with the table (I5); valid until the next one."""
     index = 0
     try:
@@ -178,5 +182,5 @@ def _blocks(reader: FragmentReader) -> Iterator[tuple[bytes, memoryview]]:
                         raise _OwnDamageError(f"block {index} of {reader.path}")
                     yield checksum, block
                     index += 1
-    except CorruptDataError as error:
+    except SdrsError as error:
         raise _OwnDamageError(error.message) from error

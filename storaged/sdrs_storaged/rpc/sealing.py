@@ -105,19 +105,15 @@ class Sealing:
         if not others:
             return []
         try:
-            return await self._groups.run_while(
-                self._ask_all(group, shard, others),
-                lambda: self._groups.epoch(group.id) == group.epoch,
-                group.id,
-            )
+            asking = self._ask_all(group, shard, others)
+            return await self._groups.run_while(asking, lambda: self._groups.is_current(group), group.id)
         except SaveFailedError:
             raise
         except SdrsError as error:
             # A member that fails was reported, one that knows better has been told of a change: either way the group
             # is about to move.
-            await self._groups.wait_until(
-                lambda: self._groups.epoch(group.id) != group.epoch, self._slow_seconds + _GRACE_SECONDS
-            )
+            patience_seconds = self._slow_seconds + _GRACE_SECONDS
+            await self._groups.wait_until(lambda: not self._groups.is_current(group), patience_seconds)
             self._groups.check(group.id, group.epoch, as_primary=True)
             raise UnavailableError(
                 f"group {group.id} cannot vouch for the shard now: {error.message}; nothing is lost, seal it again"

@@ -41,21 +41,26 @@ class Switchboard:
             for call in self._under_way:
                 call.reschedule(now)
 
-    def behavior(self, service: str, method: str) -> Any:
-        if service not in self._services:
+    @property
+    def services(self) -> dict[str, object]:
+        """Those of the term that is served now."""
+        if not self._services:
             raise self._standing_by()
-        return getattr(self._services[service], method)
+        return self._services
 
     def _standing_by(self) -> UnavailableError:
         if address := self._active_address():
-            return UnavailableError(f"this controller stands by: the active one is {address}", active=address)
-        return UnavailableError("this controller stands by, and none is active yet: try again in a moment")
+            return UnavailableError(f"this controller stands by: the active one is {address}", standby=address)
+        return UnavailableError("this controller stands by, and none is active yet: try again in a moment", standby="")
 
     @asynccontextmanager
-    async def within_term(self) -> AsyncIterator[None]:
+    async def within_term(self, services: dict[str, object]) -> AsyncIterator[None]:
+        """As long as ``services`` are the ones that are served; a call of theirs outlives none of them."""
         scope = asyncio.timeout(None)
         try:
             async with scope:
+                if self._services is not services:
+                    raise self._standing_by()
                 self._under_way.add(scope)
                 try:
                     yield
@@ -79,20 +84,20 @@ class _Front:
 
 def _once(switchboard: Switchboard, service: str, method: str) -> Any:
     async def call(request: Any) -> Any:
-        behavior = switchboard.behavior(service, method)
-        async with switchboard.within_term():
-            return await behavior(request)
+        services = switchboard.services
+        async with switchboard.within_term(services):
+            return await getattr(services[service], method)(request)
 
     return call
 
 
 def _streaming(switchboard: Switchboard, service: str, method: str) -> Any:
     async def call(request: Any) -> AsyncIterator[Any]:
-        behavior = switchboard.behavior(service, method)
-        async with aclosing(behavior(request)) as responses:
+        services = switchboard.services
+        async with aclosing(getattr(services[service], method)(request)) as responses:
             while True:
-                # Around each step only: between two of them the caller's own code runs.
-                async with switchboard.within_term():
+                # Around each step only: between two of them the caller's own code runs, and the term may end.
+                async with switchboard.within_term(services):
                     response = await anext(responses, _END)
                 if response is _END:
                     return

@@ -62,7 +62,9 @@ Ask = Callable[["Endpoint", Metadata, float], Awaitable[Any]]
 class Endpoint:
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.address = address
+        self._unreachable = f"etcd at {address} cannot be reached"
         if credentials:
+            self._unreachable += ", or one side refuses the other's certificate"  # gRPC does not tell which
             self._channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
         else:
             self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
@@ -81,7 +83,7 @@ class Endpoint:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 while state is not grpc.ChannelConnectivity.READY:
                     if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                        raise NothingDoneError(f"etcd at {self.address} cannot be reached")
+                        raise NothingDoneError(self._unreachable)
                     await self._channel.wait_for_state_change(state)
                     state = self._channel.get_state(try_to_connect=True)
         except TimeoutError:

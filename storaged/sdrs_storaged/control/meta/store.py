@@ -154,7 +154,8 @@ class Term:
 class MetaStore(ABC):
     """A small, linearizable map of keys to bytes with transactions, gapless watches and terms.
 
-    **Revisions.** Each transaction that changes something gets the next revision; one that changes nothing gets none.
+    **Revisions.** Each transaction that changes something gets a revision of its own, higher than all before; one that
+    changes nothing gets none. They follow each other without holes unless strangers use the same etcd.
     All operations are linearizable: what starts after an answer sees what was answered, reads too. An answer means
     that the change is durable.
 
@@ -226,8 +227,8 @@ class MetaStore(ABC):
     async def lost(self, term: Term) -> None:
         """Wait until ``term`` is over: resigned, or found dead while it was only slow, frozen or cut off.
 
-        It tells late what ``Term.unchanged`` tells in time (I3, I8), so it serves to give up a post, never to keep it:
-        while the store itself is out of reach nobody knows, and this goes on waiting.
+        It tells late what ``Term.unchanged`` tells in time (I3, I8), so it serves to give up a post, never to keep it.
+        UnavailableError says nothing about the term: while the store is out of reach nobody knows, ask again.
         """
 
     def warnings(self) -> Sequence[str]:

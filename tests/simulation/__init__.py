@@ -1,0 +1,1 @@
+"""The production control code under simulated time, network, disks and MetaStore, driven by a seed."""

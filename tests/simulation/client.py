@@ -1,0 +1,245 @@
+"""Training jobs as the SDK makes them behave: ranks that save step after step, and restores that compare every byte.
+
+The SDK itself runs in threads; its order of calls is kept here: begin → send → seal → wait, again at the new primary
+after a StaleEpochError, elsewhere after a failure, and a commit whose answer was lost is found by its save id (P6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from sdrs_core.attempts import Attempt
+from sdrs_core.checkpoints import Blob, ContentKind, Save, SaveState, Shard, content_hash
+from sdrs_core.errors import (
+    AlreadyExistsError,
+    DeadlineExceededError,
+    FullError,
+    NotFoundError,
+    RefusedError,
+    SaveFailedError,
+    SdrsError,
+    StaleAttemptError,
+    StaleEpochError,
+    StaleTermError,
+    UnavailableError,
+)
+from sdrs_core.ids import BlobId, JobName, SaveId, random_id
+from sdrs_proto import convert
+from sdrs_proto.framing import Frame
+from sdrs_proto.v1 import control_pb2 as control
+from sdrs_proto.v1 import storage_pb2 as storage
+from tests.simulation.frames import frames_of, hash_of, read_frames
+from tests.simulation.loop import Process
+from tests.simulation.network import Network
+
+CALL_SECONDS = 3.0
+_WRITE_SECONDS = 5.0
+_SEAL_SECONDS = 8.0
+_PATIENCE_SECONDS = 12.0
+_WAIT_MS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """What a rank was told: this checkpoint is committed."""
+
+    job: JobName
+    step: int
+    rank: int
+    save: Save
+    contents: tuple[bytes, ...]
+
+
+class Control:
+    """Calls to whichever controller leads, with patience."""
+
+    def __init__(self, network: Network, process: Process, controllers: Sequence[str], random: Random) -> None:
+        self.network = network
+        self.process = process
+        self._controllers = list(controllers)
+        self._random = random
+
+    async def call(
+        self, method: str, request: Any, *, patience_seconds: float = 10.0, timeout_seconds: float = CALL_SECONDS
+    ) -> Any:
+        loop = asyncio.get_running_loop()
+        gives_up = loop.time() + patience_seconds
+        while True:
+            try:
+                return await self.network.call(self.process, self._controllers[0], method, request, timeout_seconds)
+            except (UnavailableError, DeadlineExceededError, StaleTermError):
+                self._controllers.append(self._controllers.pop(0))
+                if loop.time() > gives_up:
+                    raise
+            await asyncio.sleep(self._random.uniform(0.05, 0.25))
+
+
+@dataclass
+class Rank:
+    """One process of a job."""
+
+    control: Control
+    job: JobName
+    pool: str
+    rank: int
+    world_size: int
+    random: Random
+    acknowledged: Callable[[Acknowledged], None]
+    _avoided: set[str] = field(default_factory=set)
+
+    async def save(self, attempt: Attempt, step: int) -> Save:
+        """The checkpoint as it was committed; raises if it was not, or if that cannot be told."""
+        contents = contents_of(self.job, attempt, step, self.rank)
+        loop = asyncio.get_running_loop()
+        gives_up = loop.time() + _PATIENCE_SECONDS
+        ids: dict[tuple[str, str], list[BlobId]] = {}
+        self._avoided.clear()
+        while True:
+            begun = await self._begin(attempt, step)
+            if begun.shard_registered:
+                if begun.shard_content_hash != _shard(begun, self.rank, contents, []).content_hash:
+                    raise AlreadyExistsError(f"{self.job} step {step} rank {self.rank} is in with other content")
+                break
+            if loop.time() > gives_up:
+                raise SaveFailedError(f"{self.job} step {step}: out of patience")
+            try:
+                mine = ids.setdefault((begun.save_id, begun.group.id), [BlobId(random_id()) for _ in contents])
+                await self._send_and_seal(begun, step, contents, mine)
+                break
+            except (StaleEpochError, StaleTermError, SaveFailedError):
+                pass
+            except (UnavailableError, DeadlineExceededError, RefusedError, FullError):
+                self._avoided.add(begun.primary.id)
+            await asyncio.sleep(self.random.uniform(0.02, 0.3))
+        save = await self._wait(SaveId(begun.save_id), step)
+        self.acknowledged(Acknowledged(self.job, step, self.rank, save, contents))
+        return save
+
+    async def _begin(self, attempt: Attempt, step: int) -> control.BeginSaveResponse:
+        request = control.BeginSaveRequest(
+            request_id=random_id(),
+            job=self.job,
+            step=step,
+            rank=self.rank,
+            world_size=self.world_size,
+            attempt=convert.attempt_to(attempt),
+            pool=self.pool,
+            kind=convert.kind_to(ContentKind.STATE),
+            avoid_node_ids=sorted(self._avoided),
+        )
+        try:
+            response: control.BeginSaveResponse = await self.control.call("begin_save", request)
+        except (UnavailableError, RefusedError):
+            if not self._avoided:
+                raise
+            # No other node is left: one that failed may be back.
+            self._avoided.clear()
+            request.ClearField("avoid_node_ids")
+            response = await self.control.call("begin_save", request)
+        return response
+
+    async def _send_and_seal(
+        self, begun: control.BeginSaveResponse, step: int, contents: Sequence[bytes], ids: Sequence[BlobId]
+    ) -> None:
+        network, process, primary = self.control.network, self.control.process, begun.primary.id
+        for ordinal, (blob_id, data) in enumerate(zip(ids, contents, strict=True)):
+            intent = storage.WriteIntent(
+                save_id=begun.save_id,
+                blob_id=blob_id,
+                ordinal=ordinal,
+                size_bytes=len(data),
+                job=self.job,
+                step=step,
+                attempt=begun.attempt,
+                rank=self.rank,
+                group_id=begun.group.id,
+                epoch=begun.group.epoch,
+                world_size=self.world_size,
+                kind=convert.kind_to(ContentKind.STATE),
+                blob_count=len(contents),
+                pool=self.pool,
+            )
+            frames = [Frame(open=intent.SerializeToString()), *frames_of(data)]
+            await network.call(process, primary, "write_blob", frames, _WRITE_SECONDS)
+        request = storage.SealShardRequest(
+            request_id=random_id(),
+            capability=begun.capability,
+            job=self.job,
+            step=step,
+            attempt=begun.attempt,
+            group_id=begun.group.id,
+            epoch=begun.group.epoch,
+            shard=convert.shard_to(_shard(begun, self.rank, contents, ids)),
+        )
+        await network.call(process, primary, "seal_shard", request, _SEAL_SECONDS)
+
+    async def _wait(self, save_id: SaveId, step: int) -> Save:
+        request = control.WaitSaveRequest(save_id=save_id, job=self.job, step=step, wait_ms=_WAIT_MS)
+        while True:
+            response = await self.control.call("wait_save", request, timeout_seconds=CALL_SECONDS + _WAIT_MS / 1000)
+            save = convert.save_from(response.checkpoint)
+            if save.state is SaveState.ABORTED:
+                raise SaveFailedError(f"{save.title} was aborted: {save.note}")
+            if save.state is not SaveState.PENDING:
+                return save
+
+    async def restore(self, step: int | None = None) -> tuple[Save, list[bytes]] | None:
+        """The newest checkpoint and this rank's bytes of it; None if there is none."""
+        listing = control.ListCheckpointsRequest(job=self.job, page_size=100)
+        saves = [convert.save_from(c) for c in (await self.control.call("list_checkpoints", listing)).checkpoints]
+        found = next((save for save in saves if step in (None, save.step)), None)
+        if found is None:
+            return None
+        request = control.ListShardsRequest(save_id=found.save_id, rank=self.rank, pool=self.pool)
+        shards = (await self.control.call("list_shards", request)).shards
+        return found, [await self._read(blob) for blob in convert.shard_from(shards[0]).blobs]
+
+    async def _read(self, blob: Blob) -> bytes:
+        """From any holder that counts; the next one on error."""
+        failure: SdrsError = NotFoundError(f"blob {blob.id} has no holder")
+        holders = [holder for holder in blob.holders if not holder.dropping]
+        self.random.shuffle(holders)
+        for holder in holders:
+            read = storage.ReadBlobRequest(blob_id=blob.id, fragment_index=holder.fragment_index)
+            try:
+                frames = await self.control.network.call(
+                    self.control.process, holder.node_id, "read_blob", read, CALL_SECONDS
+                )
+                data, found = read_frames(frames)
+                if found == blob.hash:
+                    return data
+                failure = NotFoundError(f"blob {blob.id} is another on {holder.node_id}")
+            except SdrsError as error:
+                failure = error
+        raise failure
+
+
+def contents_of(job: str, attempt: Attempt, step: int, rank: int) -> tuple[bytes, ...]:
+    """What a rank saves: told by who and what it is, so that whoever reads it back knows what to expect."""
+    title = f"{job} {attempt.run}:{attempt.ordinal} step {step} rank {rank}"
+    return tuple(f"{title} blob {ordinal}".encode() for ordinal in range(1 + (step + rank) % 2))
+
+
+def _shard(begun: control.BeginSaveResponse, rank: int, contents: Sequence[bytes], ids: Sequence[BlobId]) -> Shard:
+    hashes = [hash_of(data) for data in contents]
+    sizes = [len(data) for data in contents]
+    blobs = [Blob(blob_id, ordinal, sizes[ordinal], hashes[ordinal]) for ordinal, blob_id in enumerate(ids)]
+    whole = content_hash(zip(sizes, hashes, strict=True))
+    return Shard(SaveId(begun.save_id), rank, ContentKind.STATE, sum(sizes), whole, tuple(blobs))
+
+
+# What ends a save without being anybody's fault: a newer attempt took over, or nothing could be reached.
+GIVEN_UP = (
+    AlreadyExistsError,
+    DeadlineExceededError,
+    FullError,
+    NotFoundError,
+    RefusedError,
+    SaveFailedError,
+    StaleAttemptError,
+    UnavailableError,
+)
