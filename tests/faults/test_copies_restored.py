@@ -21,8 +21,9 @@ PAYLOAD_OFFSET = 4096
 # Patience with silence and none with loss: who is replaced here is replaced because its primary said so.
 CONTROLLER = {
     "suspect_after_seconds": 8,
-    "repair_after_seconds": 0.3,
-    "repair_last_copy_after_seconds": 0.3,
+    # Longer than a node takes to start: who comes back at once finds nothing repaired yet.
+    "repair_after_seconds": 2,
+    "repair_last_copy_after_seconds": 2,
     "repair_interval_seconds": 0.5,
 }
 STEPS = 3
@@ -133,16 +134,16 @@ def test_one_bad_copy_is_read_around_and_made_anew(cluster: BatteredCluster, dam
     ledger = _saved(cluster, damage)
     step = max(ledger.acknowledged)
     name, path = sorted(_files(cluster, ledger, step).items())[0]
+    bad = path.stat().st_ino
     if damage == "flipped":
         flip_bit(path, PAYLOAD_OFFSET + MIB + 7)
     else:
         path.unlink()
-    bad = path.stat().st_ino if path.exists() else None
 
     def is_found() -> bool:
         # Whichever copy is read first: the bytes are right.
         assert same(ledger.ckpts.restore(step=step), make_state(step, SIZE_BYTES))
-        return not path.exists() or path.stat().st_ino != bad
+        return name not in ledger.holders(step) or (path.exists() and path.stat().st_ino != bad)
 
     wait_for(is_found, "a reader to come across the bad copy", HEAL_SECONDS)
     if damage == "flipped":
@@ -151,6 +152,24 @@ def test_one_bad_copy_is_read_around_and_made_anew(cluster: BatteredCluster, dam
     _wait_for_two_copies(cluster, ledger)
     assert ledger.ckpts.verify(step).ok
     assert not ledger.ckpts.get(step).damage
+    ledger.check()
+
+
+def test_a_member_that_missed_a_copy_is_given_it_before_anybody_vouches_for_it(cluster: BatteredCluster) -> None:
+    """I1: failover is paused, so the group stays as it is although its primary finds the member failing."""
+    ledger = _saved(cluster, "missed")
+    replica = cluster.replica("missed")
+    cluster.client.pause("the member is to stay")
+    try:
+        cluster.arm(replica, "fragment.created=EAGAIN@1")
+        step = ledger.save(SIZE_BYTES)
+        assert ledger.holders(step) == _files(cluster, ledger, step).keys()
+        assert replica.name in ledger.holders(step)
+        cluster.primary("missed").kill()
+        assert same(ledger.ckpts.restore(step=step), make_state(step, SIZE_BYTES))
+    finally:
+        cluster.client.resume()
+    cluster.heal()
     ledger.check()
 
 
