@@ -244,3 +244,14 @@ def test_history_is_newest_first_and_can_be_asked_for_one_group() -> None:
         assert all(event.group_id == "fast:node-b" for event in rest)
 
     on_four_nodes(test)
+
+
+def test_two_cordons_at_once_leave_enough_nodes() -> None:
+    async def test(harness: Harness) -> None:
+        moves = harness.controller.moves
+        cordons = [moves.set_cordon(node_id, cordoned=True) for node_id in (A, B, C)]
+        outcomes = await asyncio.gather(*cordons, return_exceptions=True)
+        assert sum(isinstance(outcome, RefusedError) for outcome in outcomes) == 1
+        assert sum(node.cordoned for node in harness.controller.members.nodes()) == 2
+
+    on_four_nodes(test)

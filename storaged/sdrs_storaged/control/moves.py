@@ -50,6 +50,7 @@ class Moves:
         self._find_lost = find_lost
         self._give_up = give_up
         self._wake = wake
+        self._cordoning = asyncio.Lock()
 
     # Switchover: drain, then move
 
@@ -180,12 +181,14 @@ class Moves:
         self._wake()
 
     async def set_cordon(self, node_id: NodeId, *, cordoned: bool) -> None:
-        node = self._members.node(node_id)
-        if node.cordoned == cordoned:
-            return
-        if cordoned:
-            self._check_cordon(node_id)
-        await self._members.set_cordon(node_id, cordoned=cordoned)
+        # One at a time: two that are each fine may together leave too few.
+        async with self._cordoning:
+            node = self._members.node(node_id)
+            if node.cordoned == cordoned:
+                return
+            if cordoned:
+                self._check_cordon(node_id)
+            await self._members.set_cordon(node_id, cordoned=cordoned)
         kind, what = ("cordoned", "takes no new saves") if cordoned else ("uncordoned", "takes saves again")
         await self._events.record(kind, f"node {node_id} {what}, by an operator", node_id=node_id)
         self._wake()

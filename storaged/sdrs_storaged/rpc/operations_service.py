@@ -87,7 +87,16 @@ class OperationsService:
             after=request.page_token,
             limit=page_size(request.page_size),
         )
+        if not events and not request.page_token:
+            self._check_names(request)
         return pb.ListEventsResponse(events=[_event(event) for event in events], next_page_token=token)
+
+    def _check_names(self, request: pb.ListEventsRequest) -> None:
+        """Nothing happened to it, or there is no such thing: a slip of the pen must not read as peace."""
+        if request.group_id:
+            self._members.group(GroupId(request.group_id))
+        if request.node_id:
+            self._members.node(NodeId(request.node_id))
 
 
 def _event(event: Event) -> pb.ClusterEvent:
