@@ -173,6 +173,25 @@ def test_a_node_is_probed_once_at_a_time_and_once_more_for_who_asked_meanwhile()
     on_four_nodes(test)
 
 
+def test_a_killed_node_whose_port_closes_a_moment_after_its_stream_is_looked_at_again() -> None:
+    async def test(harness: Harness) -> None:
+        answers = [False, False, True]
+
+        async def is_refused(node: Node) -> bool:
+            return answers.pop(0) if answers else True
+
+        harness.nodes.is_refused = is_refused  # type: ignore[method-assign]
+        harness.silent.add(A)
+        harness.controller.members.stream_ended(A, harness)
+        async with asyncio.timeout(20):
+            while harness.controller.detector.liveness(A) is not Liveness.DOWN:
+                await asyncio.sleep(0.01)
+                await harness.controller.failover.pass_once()
+        assert answers == []
+
+    on_four_nodes(test)
+
+
 def test_who_registers_again_as_before_costs_no_transaction_and_no_new_map() -> None:
     async def test(harness: Harness) -> None:
         await harness.start()

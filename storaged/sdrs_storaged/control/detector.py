@@ -29,6 +29,8 @@ from sdrs_storaged.logs import get_log
 log = get_log("detector")
 
 _KEPT_DOWNS = 16
+# The kernel may close the streams of a killed process a moment before its port.
+_LOOK_AGAIN_SECONDS = (0.03, 0.1, 0.3, 0.6)
 
 
 class Probe(Protocol):
@@ -139,12 +141,20 @@ class Detector:
     async def _look_at(self, node: Node) -> None:
         pulse = self._pulses.setdefault(node.id, _Pulse())
         seen_before = pulse.seen_seconds
-        if await self._probe.is_refused(node) and pulse.seen_seconds == seen_before:
-            # P20: a refused connection counts at once, unless the node spoke meanwhile.
-            pulse.refused = True
-            pulse.stream = None
-            pulse.broke_seconds = pulse.broke_seconds or self._clock.monotonic_seconds()
-            self._wake()
+        for pause_seconds in (0.0, *_LOOK_AGAIN_SECONDS):
+            await asyncio.sleep(pause_seconds)
+            is_refused = await self._probe.is_refused(node)
+            if pulse.seen_seconds != seen_before:
+                return  # it spoke meanwhile
+            if is_refused:
+                # P20: a refused connection counts at once.
+                pulse.refused = True
+                pulse.stream = None
+                pulse.broke_seconds = pulse.broke_seconds or self._clock.monotonic_seconds()
+                self._wake()
+                return
+            if pulse.stream is not None:
+                return  # linked: only a peer has its doubts
 
     def restart_timers(self) -> None:
         """P20: this process stood still. What its nodes sent meanwhile is still on its way to us, and those that gave
