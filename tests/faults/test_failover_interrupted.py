@@ -23,7 +23,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BatteredCluster
         tmp_path_factory.mktemp("interrupted"),
         node_count=3,
         # After a restart, a node that never calls is waited for twice as long.
-        controller={"suspect_after_seconds": 0.8, "grace_seconds": 0.5, "repair_after_seconds": 3600},
+        controller={"suspect_after_seconds": 1, "grace_seconds": 0.5, "repair_after_seconds": 3600},
     )
     with running(local) as cluster:
         yield cluster
