@@ -18,7 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sdrs import errors
-from sdrs.errors import RestoreWarning, SdrsError
+from sdrs.errors import RestoreWarning, SdrsError, StaleCatalogWarning
 
 if TYPE_CHECKING:
     from sdrs import aio as aio
@@ -71,6 +71,7 @@ __all__ = [
     "RestoreWarning",
     "Saving",
     "SdrsError",
+    "StaleCatalogWarning",
     "Verification",
     "aio",
     "connect",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sdrs.attempt import resolve_attempt
@@ -11,6 +12,7 @@ from sdrs.restore.restorer import Restorer
 from sdrs.rpc.control import Control
 from sdrs.save.order import SaveOrder
 from sdrs.saving import Saving
+from sdrs.staleness import warn_if_stale
 from sdrs.views import Report, Verification, problem_from
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import ContentKind, Shard
@@ -132,20 +134,26 @@ class Checkpoints:
     def list(self, all_states: bool = False) -> CheckpointList:
         """The checkpoints, newest first; with ``all_states`` also those set aside and those in the trash."""
         request = messages.ListCheckpointsRequest(job=self.job, all_states=all_states)
-        pages = self._control.pages("list_checkpoints", request)
-        return [save_from(checkpoint) for page in pages for checkpoint in page.checkpoints]
+        return [save_from(checkpoint) for page in self._listed(request) for checkpoint in page.checkpoints]
 
     def latest(self) -> Checkpoint | None:
         # The newest entries of the catalog may be saves that are not committed: a page can be empty, and not the last.
         request = messages.ListCheckpointsRequest(job=self.job, page_size=_CHECKPOINTS_PEEKED)
-        for page in self._control.pages("list_checkpoints", request):
+        for page in self._listed(request):
             if page.checkpoints:
                 return save_from(page.checkpoints[0])
         return None
 
     def get(self, step: int) -> Checkpoint:
         request = messages.GetCheckpointRequest(job=self.job, step=check_step(step))
-        return save_from(self._control.call("get_checkpoint", request).checkpoint)
+        answer = self._control.call("get_checkpoint", request)
+        warn_if_stale(answer.stale, self.job)
+        return save_from(answer.checkpoint)
+
+    def _listed(self, request: messages.ListCheckpointsRequest) -> Iterator[messages.ListCheckpointsResponse]:
+        for page in self._control.pages("list_checkpoints", request):
+            warn_if_stale(page.stale, self.job)
+            yield page
 
     def shards(self, step: int) -> tuple[Shard, ...]:
         """What each rank saved, and which nodes hold it."""

@@ -43,6 +43,7 @@ __all__ = [
     "SaveFailedError",
     "SdrsError",
     "StaleAttemptError",
+    "StaleCatalogWarning",
     "StaleEpochError",
     "StaleTermError",
     "UnavailableError",
@@ -54,3 +55,7 @@ __all__ = [
 
 class RestoreWarning(UserWarning):
     """A restore went back to an older generation; the text says which ones were passed over, and why."""
+
+
+class StaleCatalogWarning(UserWarning):
+    """The controller cannot reach its metadata store: what it tells may be the past; there may be newer ones (P17)."""

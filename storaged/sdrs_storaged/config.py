@@ -43,7 +43,7 @@ class EtcdConfig(_Section):
     user: str = ""
     password_file: Path | None = None
     lease_seconds: int = Field(3, ge=2, le=600)  # etcd itself grants no shorter one
-    call_seconds: float = Field(5, gt=0, le=60)
+    call_seconds: float = Field(2, gt=0, le=60)
     quota_bytes: int = Field(2 << 30, gt=0)
     keep_revisions: int = Field(10_000, ge=0)
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import sdrs
 from sdrs import errors
 from tests.support.battered import POOL
 from tests.support.battered_control import BatteredControl, running
@@ -83,13 +83,12 @@ def test_saves_go_on_while_the_leader_of_etcd_is_frozen_and_when_it_wakes_up(clu
     ledger.check()
 
 
-def test_without_a_quorum_of_etcd_callers_wait_and_nobody_is_demoted(cluster: BatteredControl) -> None:
+def test_without_a_quorum_of_etcd_reads_go_on_saves_wait_and_nobody_is_demoted(cluster: BatteredControl) -> None:
     ledger = cluster.ledger("no-quorum")
     epochs = cluster.epochs()
     step = ledger.save()
     with (
         cluster.control.connect(timeout_seconds=1) as impatient,
-        ThreadPoolExecutor() as threads,
         Writer(ledger) as writer,
     ):
         writer.wait_for_saves()
@@ -100,10 +99,11 @@ def test_without_a_quorum_of_etcd_callers_wait_and_nobody_is_demoted(cluster: Ba
             impatient.checkpoints("no-quorum-refused", pool=POOL).save(1, make_state(1)).wait(timeout=60)
         assert [node.state for node in cluster.client.nodes()] == ["up"] * 3
         assert cluster.epochs() == epochs
-        restoring = threads.submit(ledger.ckpts.restore, step=step)
+        # P17: what one replica of the catalog still has is told, and labelled.
+        with pytest.warns(sdrs.StaleCatalogWarning):
+            assert same(ledger.ckpts.restore(step=step), make_state(step, ledger.acknowledged[step]))
         cluster.etcd.heal()
         writer.wait_for_saves()
-        assert same(restoring.result(60), make_state(step, ledger.acknowledged[step]))
     assert cluster.epochs() == epochs
     ledger.check()
 

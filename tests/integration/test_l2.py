@@ -6,11 +6,14 @@ import re
 import threading
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import sdrs
 from sdrs import errors
+from sdrs.restore import restorer
+from sdrs_proto.convert import read_policy_from
 from tests.support.cluster import LocalCluster, running_cluster
 from tests.support.states import make_state, same
 from tests.support.waiting import wait_for
@@ -64,12 +67,21 @@ def test_a_save_is_on_two_nodes_and_comes_back_from_either(cluster: LocalCluster
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "least_response_time", "weighted_response_time"])
-def test_reads_are_right_under_every_policy(client: sdrs.Cluster, policy: str) -> None:
+def test_reads_are_right_under_every_policy(client: sdrs.Cluster, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.update_pool("fast", read_policy=policy).pool.read_policy == policy
     ckpts = client.checkpoints(f"read-{policy.replace('_', '-')}", pool="fast")
     ckpts.save(step=1, state=make_state(1)).wait("L2")
+    told: list[str] = []
+
+    class ToldReader(restorer.ShardReader):
+        def __init__(self, process: Any, save: Any, record: Any, count: Any) -> None:
+            told.append(read_policy_from(record.read_policy))
+            super().__init__(process, save, record, count)
+
+    monkeypatch.setattr(restorer, "ShardReader", ToldReader)
     for _ in range(3):
         assert same(ckpts.restore(), make_state(1))
+    assert told == [policy] * 3
 
 
 def test_no_save_fails_while_primaries_are_switched_over(client: sdrs.Cluster) -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests.simulation.story import play
 from tests.simulation.world import Outcome
 
-_SEEDS = 100
+_SEEDS = 200
 _PORTION = 20
 _GIVEN = os.environ.get("SDRS_SEED")
 _PORTIONS = [list(range(first, first + _PORTION)) for first in range(0, _SEEDS, _PORTION)]

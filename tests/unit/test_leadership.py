@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sdrs_core.errors import CorruptDataError, StaleTermError, UnavailableError
+from sdrs_core.errors import CorruptDataError, FullError, StaleTermError, UnavailableError
 from sdrs_proto.services import CONTROL, MEMBERSHIP
 from sdrs_storaged.control.leadership import Leadership
 from sdrs_storaged.control.meta.memory import MemoryMetaStore
@@ -101,6 +101,27 @@ def test_what_passes_is_tried_again(failure: Exception) -> None:
         candidate = Candidate(store, "a:1", [failure])
         await candidate.began(1)
         assert candidate.terms[0].number == 2
+        await candidate.stop()
+
+    run(test)
+
+
+def test_a_term_that_could_not_be_given_up_at_once_does_not_stand_in_its_own_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(store: MemoryMetaStore) -> None:
+        resign, tries = store.resign, []
+
+        async def resign_later(term: Term) -> None:
+            tries.append(term)
+            if len(tries) == 1:
+                raise FullError("no room even for that")
+            await resign(term)
+
+        monkeypatch.setattr(store, "resign", resign_later)
+        candidate = Candidate(store, "a", [UnavailableError("the first term does not begin well")])
+        await candidate.began(1)
+        assert len(tries) == 2
         await candidate.stop()
 
     run(test)

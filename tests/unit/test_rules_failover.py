@@ -285,6 +285,18 @@ def test_a_new_controller_does_not_take_nodes_for_dead_that_it_has_not_heard_yet
     on_four_nodes(test)
 
 
+def test_a_new_controller_that_has_not_heard_enough_nodes_yet_asks_for_patience_instead_of_refusing() -> None:
+    async def test(harness: Harness) -> None:
+        harness.silent.update((A, B, C))
+        await harness.start()
+        with pytest.raises(UnavailableError, match="not heard yet"):
+            await harness.begin(10, pool=FAST)
+        await harness.revive(A, B, C)
+        assert (await harness.begin(10, pool=FAST)).group
+
+    on_four_nodes(test)
+
+
 def test_a_returning_node_gets_its_group_back_after_it_has_settled() -> None:
     async def test(harness: Harness) -> None:
         home = harness.group(OF_A).home

@@ -13,6 +13,7 @@ from sdrs.errors import RestoreWarning
 from sdrs.process import Process
 from sdrs.restore.readings import Read, Reading
 from sdrs.restore.shard_reader import ByteCount, ShardReader
+from sdrs.staleness import warn_if_stale
 from sdrs.views import Report
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import ContentKind, Save
@@ -117,6 +118,7 @@ class Restorer:
         request = messages.ListCheckpointsRequest(job=self._job)
         is_empty = True
         for page in self._control.pages("list_checkpoints", request):
+            warn_if_stale(page.stale, self._job)
             for message in page.checkpoints:
                 is_empty = False
                 yield save_from(message)
@@ -125,7 +127,9 @@ class Restorer:
 
     def _get(self, step: int) -> Save:
         request = messages.GetCheckpointRequest(job=self._job, step=step)
-        return save_from(self._control.call("get_checkpoint", request).checkpoint)
+        answer = self._control.call("get_checkpoint", request)
+        warn_if_stale(answer.stale, self._job)
+        return save_from(answer.checkpoint)
 
     def _no_checkpoint(self) -> NotFoundError:
         page = self._control.call("list_jobs", messages.ListJobsRequest(page_size=_MAX_NAMED_JOBS))
@@ -216,7 +220,7 @@ class Restorer:
                 f"{save.title} has no rank {rank}: it was saved with world_size {save.world_size}, by ranks 0 to "
                 f"{save.world_size - 1}"
             )
-        request = messages.ListShardsRequest(save_id=save.save_id, rank=rank)
+        request = messages.ListShardsRequest(save_id=save.save_id, rank=rank, pool=save.pool)
         response: messages.ListShardsResponse = self._control.call("list_shards", request)
         return response
 

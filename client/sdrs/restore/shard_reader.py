@@ -181,7 +181,7 @@ class ShardReader:
 
     def _refresh(self) -> None:
         """Repair may have moved blobs, and nodes come and gone, since the record was read."""
-        request = ListShardsRequest(save_id=self.save.save_id, rank=self.shard.rank)
+        request = ListShardsRequest(save_id=self.save.save_id, rank=self.shard.rank, pool=self.save.pool)
         try:
             record = self._control.call("list_shards", request, patience_seconds=0.0)
         except SdrsError as error:

@@ -193,10 +193,12 @@ class GetCheckpointRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class GetCheckpointResponse(_message.Message):
-    __slots__ = ["checkpoint"]
+    __slots__ = ["checkpoint", "stale"]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
     checkpoint: _checkpoint_pb2.Checkpoint
-    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
+    stale: bool
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., stale: bool = ...) -> None: ...
 
 class GetClusterRequest(_message.Message):
     __slots__ = []
@@ -367,12 +369,14 @@ class ListCheckpointsRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., all_states: bool = ...) -> None: ...
 
 class ListCheckpointsResponse(_message.Message):
-    __slots__ = ["checkpoints", "next_page_token"]
+    __slots__ = ["checkpoints", "next_page_token", "stale"]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
     checkpoints: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]
     next_page_token: str
-    def __init__(self, checkpoints: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    stale: bool
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., stale: bool = ...) -> None: ...
 
 class ListEventsRequest(_message.Message):
     __slots__ = ["group_id", "node_id", "page_size", "page_token"]

@@ -1,4 +1,4 @@
-"""Committed checkpoints: what readers see, and how one is held, deleted and undeleted."""
+"""Committed checkpoints: how one is held, marked, deleted and undeleted; ``catalog_reader`` is what readers see."""
 
 from __future__ import annotations
 
@@ -7,87 +7,30 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from sdrs_core.attempts import Job
-from sdrs_core.checkpoints import Save, SaveState, Shard, newest_by_step
+from sdrs_core.checkpoints import Save, SaveState
 from sdrs_core.errors import AlreadyExistsError, NotFoundError, RefusedError, UnavailableError
-from sdrs_core.ids import JobName, SaveId, check_name, check_step
+from sdrs_core.ids import JobName, SaveId
 from sdrs_storaged.control import keys
+from sdrs_storaged.control.catalog_reader import CatalogReader, as_set_aside
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.meta.store import Compare, Delete
-from sdrs_storaged.control.records import MAX_TRIES, PAGE_ENTRIES, ConflictError, Records, Stored, batched, put
+from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, batched, put
 from sdrs_storaged.control.tally import Tally
 from sdrs_storaged.logs import get_log
 
 log = get_log("catalog")
 
-_MAX_NAMED_STEPS = 8
 
-
-class Catalog:
+class Catalog(CatalogReader):
     def __init__(
         self, records: Records, clock: Clock, tally: Tally, *, unpinned: Callable[[Save], Awaitable[Compare]]
     ) -> None:
-        self._records = records
+        super().__init__(records)
         self._clock = clock
         self._tally = tally
         self._unpinned = unpinned
         # Changes that the store did not answer, by key: what is counted of it, and what to look for.
         self._doubtful: dict[str, tuple[Save | None, SaveId]] = {}
-
-    async def page(self, job: JobName, *, all_states: bool, after: str, limit: int) -> tuple[list[Save], str]:
-        """A page of a job's checkpoints, newest first, read from the store itself (P17); and the token of the next."""
-        check_name(job, "job")
-        found, more = await self._records.page(
-            keys.saves_of_job(job), Save, after=after, limit=min(limit, PAGE_ENTRIES)
-        )
-        saves = [stored.value for stored in found]
-        visible = newest_by_step(saves)
-        if visible and after and await self._step_was_seen(after, visible[0]):
-            visible = visible[1:]
-        if all_states:
-            current = {save.save_id for save in visible}
-            visible = [save if save.save_id in current else _as_set_aside(save) for save in saves]
-        return visible, (found[-1].key if more else "")
-
-    async def _step_was_seen(self, after: str, first: Save) -> bool:
-        """A page may begin in the middle of a step whose current generation was on the page before."""
-        if not after.startswith(keys.saves_of_step(first.job, first.step)):
-            return False
-        newer = [
-            s.value async for s in self._records.all(keys.saves_of_step(first.job, first.step), Save) if s.key <= after
-        ]
-        return bool(newest_by_step(newer))
-
-    async def trash_of(self, job: JobName) -> list[Save]:
-        return [stored.value async for stored in self._records.all(keys.TRASH, Save) if stored.value.job == job]
-
-    async def get(self, job: JobName, step: int) -> Stored[Save]:
-        """The current generation of a step; one that was set aside if there is no other."""
-        check_name(job, "job")
-        check_step(step)
-        found = [stored async for stored in self._records.all(keys.saves_of_step(job, step), Save)]
-        for state in (SaveState.COMMITTED, SaveState.SET_ASIDE):
-            for stored in found:
-                if stored.value.state is state:
-                    return stored
-        raise NotFoundError(await self._explain_missing(job, step, pending=bool(found)), job=job, step=step)
-
-    async def _explain_missing(self, job: JobName, step: int, *, pending: bool) -> str:
-        if pending:
-            return f'step {step} of job "{job}" is still being saved: not all ranks are in'
-        saves, _ = await self.page(job, all_states=False, after="", limit=PAGE_ENTRIES)
-        if saves:
-            newest = ", ".join(str(save.step) for save in saves[:_MAX_NAMED_STEPS])
-            return f'job "{job}" has no checkpoint of step {step}; the newest are {newest}'
-        return f'job "{job}" has no checkpoints: is the name right? See: sdrs status'
-
-    async def shards(self, save_id: SaveId, *, after: str, limit: int) -> tuple[list[Stored[Shard]], bool]:
-        return await self._records.page(keys.shards(save_id), Shard, after=after, limit=limit)
-
-    async def shard(self, save_id: SaveId, rank: int) -> Shard:
-        stored = await self._records.get(keys.shard(save_id, rank), Shard)
-        if stored is None:
-            raise NotFoundError(f"save {save_id} has no rank {rank}")
-        return stored.value
 
     async def change(self, job: JobName, step: int, edit: Callable[[Save], Save]) -> Save:
         """Change a committed record by compare-and-swap (P4)."""
@@ -193,7 +136,7 @@ class Catalog:
             async for stored in self._records.all(step_keys, Save)
             if stored.value.state is SaveState.COMMITTED and stored.value.attempt < save.attempt
         ]
-        for batch in batched((stored, put(stored.key, _as_set_aside(stored.value))) for stored in older):
+        for batch in batched((stored, put(stored.key, as_set_aside(stored.value))) for stored in older):
             await self._records.commit([stored.unchanged() for stored, _ in batch], [write for _, write in batch])
 
     async def undelete(self, job: JobName, step: int) -> Save:
@@ -216,7 +159,7 @@ class Catalog:
             raise NotFoundError(f'job "{job}" does not exist')
         if owner.value.left_behind(back.attempt, back.step):
             # P16: a resume passed it by while it lay in the trash.
-            back = _as_set_aside(back)
+            back = as_set_aside(back)
         key = keys.save(back.job, back.step, back.attempt)
         try:
             with self._doubted(key, None, back.save_id):
@@ -228,9 +171,3 @@ class Catalog:
         self._tally.add(back)
         log.info("checkpoint_undeleted", job=job, step=step)
         return back
-
-
-def _as_set_aside(save: Save) -> Save:
-    if save.state is not SaveState.COMMITTED:
-        return save
-    return replace(save, state=SaveState.SET_ASIDE, note="replaced or left behind by a later attempt")

@@ -29,6 +29,7 @@ from sdrs_storaged.control.records import Records
 from sdrs_storaged.control.replacement import undo_interrupted
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.saves import Saves
+from sdrs_storaged.control.stale_reads import StaleReads
 from sdrs_storaged.control.tables import ClusterRecord, Tables, found_cluster
 from sdrs_storaged.control.tally import Tally
 from sdrs_storaged.control.terms import Terms
@@ -71,6 +72,7 @@ class Controller:
         self.saves = Saves(records, self.members, clock, self.tally, self.commits)
         self.rounds = Rounds(records, self.saves, self.commits, clock)
         self.catalog = Catalog(records, clock, self.tally, unpinned=self.rounds.unpinned)
+        self.stale_reads = StaleReads(records, self.catalog, clock)
         upkeep = Upkeep(
             records,
             self.members,

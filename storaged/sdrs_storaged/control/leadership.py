@@ -33,6 +33,7 @@ class Leadership:
         self._candidate = candidate
         self._lead = lead
         self._leader: Term | None = None
+        self._old: Term | None = None
         # This controller leads, or knows who does, or that it cannot know now.
         self.settled = asyncio.Event()
 
@@ -48,6 +49,8 @@ class Leadership:
             pauses = _pauses()
             while True:
                 try:
+                    # One that could not be given up stands in the way of all, ourselves included.
+                    await self._give_up_old()
                     term = await self._store.campaign(self._candidate)
                     pauses = _pauses()
                     await self._serve_term(term)
@@ -81,10 +84,16 @@ class Leadership:
                 await asyncio.sleep(_MAX_PAUSE_SECONDS)
 
     async def _resign(self, term: Term) -> None:
+        self._old = term
         try:
-            await self._store.resign(term)
+            await self._give_up_old()
         except SdrsError as error:
             log.warning("not_resigned", term=term.number, why=error.message)
+
+    async def _give_up_old(self) -> None:
+        if self._old:
+            await self._store.resign(self._old)
+            self._old = None
 
     async def _follow_leaders(self) -> None:
         while True:

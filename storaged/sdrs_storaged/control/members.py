@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sdrs_core.cluster import Authority, Disk, Group, Node, NodeState, Order, Pool
 from sdrs_core.errors import NotFoundError, PermissionDeniedError, RefusedError
-from sdrs_core.failover import NodeFacts, View, problem_of, refusal_of
+from sdrs_core.failover import Liveness, NodeFacts, View, problem_of, refusal_of
 from sdrs_core.ids import GroupId, NodeId, PoolName, SaveId, check_name
 from sdrs_proto.signing import shared_secret
 from sdrs_storaged.control import keys
@@ -244,6 +244,10 @@ class Members:
     def is_moving(self, group_id: GroupId) -> bool:
         """Whether an operator moves it right now."""
         return group_id in self._groups.moving
+
+    def is_unheard(self, node_id: NodeId) -> bool:
+        """Whether this controller cannot tell yet if the node is alive."""
+        return self._detector.liveness(node_id) is Liveness.UNKNOWN
 
     def shunned(self) -> frozenset[tuple[GroupId, NodeId]]:
         """Members that the primary of their group found failing or too slow."""

@@ -99,7 +99,7 @@ class Records:
         if entry is None:
             return None
         self.revision = max(self.revision, entry.mod_revision)
-        return _stored(entry, kind)
+        return stored_from(entry, kind)
 
     async def page(
         self, prefix: str, kind: type[T], *, after: str = "", limit: int = PAGE_ENTRIES
@@ -107,7 +107,7 @@ class Records:
         known = self.revision
         page = await self.store.range(prefix, after=after, limit=limit)
         self._went_back(page.revision, known)  # reads go on
-        return [_stored(entry, kind) for entry in page.entries], page.more
+        return [stored_from(entry, kind) for entry in page.entries], page.more
 
     async def all(self, prefix: str, kind: type[T]) -> AsyncIterator[Stored[T]]:
         """Every record below ``prefix``, a page at a time."""
@@ -163,7 +163,7 @@ class Records:
         return revision < known
 
 
-def _stored(entry: Entry, kind: type[T]) -> Stored[T]:
+def stored_from(entry: Entry, kind: type[T]) -> Stored[T]:
     return Stored(entry.key, parse(entry.key, entry.value, kind), entry.mod_revision)
 
 

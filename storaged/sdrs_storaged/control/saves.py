@@ -179,6 +179,8 @@ class Saves:
         if moving:
             raise UnavailableError(moving[0])  # over in a moment: no save fails because of a switchover
         if len(refusals) == len(groups) and any(node.takes_writes for node in members):
+            if any(self._members.is_unheard(node.id) for node in members):
+                raise UnavailableError(refusals[0])  # by a controller that leads since a moment: it will know soon
             raise RefusedError(refusals[0], pool=request.pool)
         if any(node.takes_writes for node in members):
             raise UnavailableError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable
 
+from sdrs_core.checkpoints import Save, Shard
 from sdrs_core.cluster import DEFAULT_POOL, Group
 from sdrs_core.ids import BlobId, JobName, NodeId, PoolName, SaveId
 from sdrs_proto import convert
@@ -13,6 +14,7 @@ from sdrs_proto.v1 import cluster_pb2
 from sdrs_proto.v1 import control_pb2 as pb
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.archives import Archives
+from sdrs_storaged.control.catalog_reader import CatalogReader
 from sdrs_storaged.control.controller import Controller
 from sdrs_storaged.control.rounds import Outcome
 from sdrs_storaged.control.saves import SaveRequest
@@ -185,25 +187,36 @@ class ControlService(OperationsService, MetaService):
     async def list_checkpoints(self, request: pb.ListCheckpointsRequest) -> pb.ListCheckpointsResponse:
         job = JobName(request.job)
         limit = page_size(request.page_size)
-        saves, token = await self._catalog.page(
-            job, all_states=request.all_states, after=request.page_token, limit=limit
+
+        async def read(catalog: CatalogReader) -> tuple[list[Save], str]:
+            saves, token = await catalog.page(job, all_states=request.all_states, after=request.page_token, limit=limit)
+            if request.all_states and not token:
+                saves = [*saves, *await catalog.trash_of(job)]
+            return saves, token
+
+        (saves, token), is_stale = await self._controller.stale_reads.read(read)
+        return pb.ListCheckpointsResponse(
+            checkpoints=[convert.save_to(save) for save in saves], next_page_token=token, stale=is_stale
         )
-        if request.all_states and not token:
-            saves = [*saves, *await self._catalog.trash_of(job)]
-        return pb.ListCheckpointsResponse(checkpoints=[convert.save_to(save) for save in saves], next_page_token=token)
 
     async def get_checkpoint(self, request: pb.GetCheckpointRequest) -> pb.GetCheckpointResponse:
-        stored = await self._catalog.get(JobName(request.job), request.step)
-        return pb.GetCheckpointResponse(checkpoint=convert.save_to(stored.value))
+        stored, is_stale = await self._controller.stale_reads.read(
+            lambda catalog: catalog.get(JobName(request.job), request.step)
+        )
+        return pb.GetCheckpointResponse(checkpoint=convert.save_to(stored.value), stale=is_stale)
 
     async def list_shards(self, request: pb.ListShardsRequest) -> pb.ListShardsResponse:
         save_id = SaveId(request.save_id)
-        if request.HasField("rank"):
-            shards, token = [await self._catalog.shard(save_id, request.rank)], ""
-        else:
+
+        async def read(catalog: CatalogReader) -> tuple[list[Shard], str]:
+            if request.HasField("rank"):
+                return [await catalog.shard(save_id, request.rank)], ""
             limit = page_size(request.page_size)
-            found, more = await self._catalog.shards(save_id, after=request.page_token, limit=limit)
-            shards, token = [stored.value for stored in found], (found[-1].key if more else "")
+            found, more = await catalog.shards(save_id, after=request.page_token, limit=limit)
+            return [stored.value for stored in found], (found[-1].key if more else "")
+
+        # Of a checkpoint that is known, which never changes; only who holds it does, and readers try them all.
+        (shards, token), _ = await self._controller.stale_reads.read(read)
         holders = sorted({holder.node_id for shard in shards for blob in shard.blobs for holder in blob.holders})
         return pb.ListShardsResponse(
             shards=[convert.shard_to(shard) for shard in shards],

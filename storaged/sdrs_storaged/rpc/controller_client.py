@@ -7,8 +7,10 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 
 from sdrs_core.checkpoints import SaveState
@@ -44,6 +46,8 @@ class ControllerClient:
         self._controllers = list(controllers)
         self._identity = identity
         self._groups = groups
+        # Set as soon as the link moves on to another controller.
+        self._moved_on = asyncio.Event()
 
     @property
     def _address(self) -> str:
@@ -52,6 +56,8 @@ class ControllerClient:
     async def _try_next(self, lost_seconds: float) -> None:
         """Turn to the next controller, after a pause: a little later after ``lost_seconds`` without one."""
         self._controllers.append(self._controllers.pop(0))
+        self._moved_on.set()
+        self._moved_on = asyncio.Event()
         round_seconds = _FIRST_ROUND_SECONDS if lost_seconds < _TAKEOVER_SECONDS else _LATER_ROUND_SECONDS
         # Cut by chance: thousands of nodes must not come in the same instant.
         await asyncio.sleep(random.uniform(0.5, 1.0) * round_seconds / len(self._controllers))
@@ -177,13 +183,29 @@ class ControllerClient:
         stub = self._channels.stub(self._address, MEMBERSHIP)
         await call(stub.report_member, request, f"controller {self._address}")
 
+    async def _ask_linked(self, method: str, request: Message) -> Any:
+        """Ask the controller that this node is linked to. Once the link has moved on, the answer of one that is frozen
+        is not waited for: the request is safe to repeat, and another one leads by then.
+        """
+        address, moved_on = self._address, asyncio.ensure_future(self._moved_on.wait())
+        stub = self._channels.stub(address, MEMBERSHIP)
+        asking = asyncio.ensure_future(call(getattr(stub, method), request, f"controller {address}"))
+        try:
+            await asyncio.wait([asking, moved_on], return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            raise UnavailableError(f"controller {address} did not answer before this node turned to another: try again")
+        finally:
+            moved_on.cancel()
+            asking.cancel()
+            await asyncio.gather(asking, moved_on, return_exceptions=True)
+
     async def send_receipts(self, receipts: Sequence[ReceiptMessage]) -> list[SaveState | SdrsError]:
         request = membership_pb2.RegisterReceiptsRequest(
             request_id=random_id(), node_id=self._identity.node_id, node_key=self._identity.key, receipts=receipts
         )
-        stub = self._channels.stub(self._address, MEMBERSHIP)
         try:
-            response = await call(stub.register_receipts, request, f"controller {self._address}")
+            response = await self._ask_linked("register_receipts", request)
         except NotFoundError as error:
             # The controller does not know this node yet: the link registers it in a moment.
             raise UnavailableError(error.message) from error

@@ -51,7 +51,7 @@ class NodeClient:
 
     async def lookup_fragments(self, node: Node, names: Sequence[FragmentName]) -> list[HeldFragment]:
         request = pb.LookupFragmentsRequest(fragments=_names_to(names))
-        response = await call(self._stub(node).lookup_fragments, request, f"node {node.id}", _LONG_SECONDS)
+        response = await call(self._stub(node).lookup_fragments, request, f"node {node.id}")
         return [_held_from(held) for held in response.held]
 
     async def pull_fragment(self, node: Node, pull: Pull, sources: Sequence[Node], order: Order) -> HeldFragment:

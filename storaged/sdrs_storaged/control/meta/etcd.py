@@ -97,26 +97,34 @@ class EtcdMetaStore(MetaStore):
         return response.header.revision
 
     async def _range(self, request: pb.RangeRequest) -> pb.RangeResponse:
-        response: pb.RangeResponse = await self._client.call(KV, "range", request, repeatable=True)
+        response: pb.RangeResponse = await self._client.call(
+            KV, "range", request, repeatable=True, needs_leader=not request.serializable
+        )
         return response
 
     async def range(self, prefix: str, *, after: str = "", limit: int = 1000) -> Page:
+        return await self._whole_page(prefix, after, limit, stale=False)
+
+    async def range_stale(self, prefix: str, *, after: str = "", limit: int = 1000) -> Page:
+        return await self._whole_page(prefix, after, limit, stale=True)
+
+    async def _whole_page(self, prefix: str, after: str, limit: int, *, stale: bool) -> Page:
         for text in (prefix, after):
             limits.check_prefix(text)
         limits.check_page(limit)
         while True:
             try:
-                return await self._page(prefix, after, limit)
+                return await self._page(prefix, after, limit, stale=stale)
             except CompactedError:
                 continue  # Between two chunks, which must show the same moment: begin again with the newest.
 
-    async def _page(self, prefix: str, after: str, limit: int) -> Page:
+    async def _page(self, prefix: str, after: str, limit: int, *, stale: bool) -> Page:
         start = max(self._messages.key(prefix), self._messages.key(after) + b"\0" if after else b"")
         end = self._messages.end(prefix)
         entries: list[Entry] = []
         held_bytes = revision = 0
         while True:
-            chunk = await self._chunk(start, end, limit - len(entries), revision)
+            chunk = await self._chunk(start, end, limit - len(entries), revision, stale=stale)
             revision = revision or chunk.header.revision
             for index, found in enumerate(chunk.kvs):
                 entries.append(self._messages.entry(found))
@@ -128,10 +136,10 @@ class EtcdMetaStore(MetaStore):
                 return Page(tuple(entries), revision, more=False)
             start = chunk.kvs[-1].key + b"\0"
 
-    async def _chunk(self, start: bytes, end: bytes, limit: int, revision: int) -> pb.RangeResponse:
+    async def _chunk(self, start: bytes, end: bytes, limit: int, revision: int, *, stale: bool) -> pb.RangeResponse:
         while True:
             asked = min(limit, self._chunk_entries)
-            request = pb.RangeRequest(key=start, range_end=end, limit=asked, revision=revision)
+            request = pb.RangeRequest(key=start, range_end=end, limit=asked, revision=revision, serializable=stale)
             try:
                 response = await self._range(request)
             except TooLargeError:

@@ -38,6 +38,7 @@ MAX_RECEIVED_BYTES = 8 << 20
 MAX_CALLS = 256
 _CONNECT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.1
+_HAS_LEADER = ("hasleader", "true")
 
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", -1),
@@ -119,13 +120,23 @@ class EtcdClient:
     # Calls
 
     async def call(
-        self, service: ServiceDescriptor, method: str, request: Any, *, repeatable: bool, seconds: float = 0
+        self,
+        service: ServiceDescriptor,
+        method: str,
+        request: Any,
+        *,
+        repeatable: bool,
+        seconds: float = 0,
+        needs_leader: bool = True,
     ) -> Any:
         """Ask one endpoint after the other, for ``seconds`` in all. UnavailableError: none answered, or nobody knows
-        whether one that was asked to change something did it.
+        whether one that was asked to change something did it. ``needs_leader`` False: also one that is cut off may
+        answer.
         """
 
         async def ask(endpoint: Endpoint, metadata: Metadata, timeout: float) -> Any:
+            if not needs_leader:
+                metadata = tuple(pair for pair in metadata if pair[0] != _HAS_LEADER[0])
             return await getattr(endpoint.stub(service), method)(request, metadata=metadata, timeout=timeout)
 
         return await self.ask(ask, repeatable=repeatable, seconds=seconds)
@@ -196,14 +207,12 @@ class EtcdClient:
             async with self._authenticating:
                 if not self._token:
                     self._token = await self._authenticate(endpoint, timeout)
-        return (("hasleader", "true"), *((("token", self._token),) if self._token else ()))
+        return (_HAS_LEADER, *((("token", self._token),) if self._token else ()))
 
     async def _authenticate(self, endpoint: Endpoint, timeout: float) -> str:
         request = pb.AuthenticateRequest(name=self._user, password=self._password)
         try:
-            response = await endpoint.stub(AUTH).authenticate(
-                request, metadata=(("hasleader", "true"),), timeout=timeout
-            )
+            response = await endpoint.stub(AUTH).authenticate(request, metadata=(_HAS_LEADER,), timeout=timeout)
             return str(response.token)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:

@@ -192,6 +192,12 @@ class MetaStore(ABC):
         page, after this one's last key. Each page shows the moment of its own ``revision``.
         """
 
+    async def range_stale(self, prefix: str, *, after: str = "", limit: int = 1000) -> Page:
+        """As ``range``, but of what one replica has now, which may be the past: for readers that would rather have that
+        than nothing while ``range`` is out of reach. Nothing may be decided by it.
+        """
+        return await self.range(prefix, after=after, limit=limit)
+
     @abstractmethod
     def watch(self, prefix: str, from_revision: int) -> AsyncGenerator[EventBatch, None]:
         """Every batch under ``prefix`` from ``from_revision`` on, in order, without gaps or repeats; then live.
