@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from sdrs_core.attempts import Job
 from sdrs_core.checkpoints import ContentKind, SaveState
 from sdrs_core.errors import AlreadyExistsError, SaveFailedError, StaleAttemptError, WorldSizeMismatchError
+from sdrs_storaged.control import keys
 from tests.support.control import JOB, attempt, started
 
 
@@ -132,6 +134,23 @@ def test_all_ranks_that_begin_at_once_find_the_same_save() -> None:
         assert len({one.save.save_id for one in begun}) == 1
         assert {one.save.attempt for one in begun} == {1}
         assert harness.controller.tally.saves_by_pool.total() == 1
+
+    asyncio.run(run())
+
+
+def test_two_attempts_that_open_at_once_are_numbered_by_compare_and_swap() -> None:
+    """P22: whoever loses the race is numbered after the winner, and the winner is superseded; none is lost."""
+
+    async def run() -> None:
+        harness = await started()
+        both = [harness.begin(10, by=attempt(0, run=name)) for name in ("a", "b")]
+        outcomes = await asyncio.gather(*both, return_exceptions=True)
+        numbers = sorted(one.save.attempt for one in outcomes if not isinstance(one, BaseException))
+        assert all(isinstance(one, StaleAttemptError) for one in outcomes if isinstance(one, BaseException))
+        assert numbers in ([2], [1, 2])
+        job = await harness.controller.records.get(keys.job(JOB), Job)
+        assert job
+        assert job.value.attempt == 2
 
     asyncio.run(run())
 
