@@ -16,6 +16,7 @@ from tests.support.control import JOB, Harness
 A, B, C, D = (NodeId(f"node-{name}") for name in "abcd")
 FAST = PoolName("fast")
 DISK = DiskId("d" * 32)
+LONG_SECONDS = 61.0  # longer than a node that went down is waited for
 
 
 async def started_with_mirrors(
@@ -66,3 +67,19 @@ async def on_record(harness: Harness, save: Save, rank: int = 0) -> set[NodeId]:
 
 async def save_of(harness: Harness, step: int) -> Save:
     return (await harness.controller.catalog.get(JOB, step)).value
+
+
+async def repair(harness: Harness, times: int = 1) -> None:
+    for _ in range(times):
+        harness.beat()
+        await harness.controller.repairer.pass_once()
+
+
+async def go_down(harness: Harness, *node_ids: NodeId, seconds: float = LONG_SECONDS) -> None:
+    harness.silent.update(node_ids)
+    await harness.pass_time(seconds)
+
+
+async def come_back(harness: Harness, *node_ids: NodeId) -> None:
+    harness.silent.difference_update(node_ids)
+    harness.beat()

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from unittest.mock import patch
 
 import pytest
 
 from sdrs_core.checkpoints import Save, SaveState
-from sdrs_core.cluster import Authority
-from sdrs_core.errors import AlreadyExistsError, FullError, NotFoundError, RefusedError, StaleTermError
+from sdrs_core.errors import AlreadyExistsError, FullError, NotFoundError, StaleTermError
 from sdrs_core.ids import BlobId, NodeId, SaveId, random_id
 from sdrs_storaged.control import keys
-from sdrs_storaged.control.meta.store import Page
 from sdrs_storaged.control.records import put
-from tests.support.control import GRACE_SECONDS, JOB, NODE, TTL_SECONDS, Harness, node, started
-from tests.support.mirrors import FAST, A, B, C, blob_of, holder, mirrored, on_record, started_with_mirrors, write
+from tests.support.control import GRACE_SECONDS, JOB, NODE, TTL_SECONDS, Harness, started
+from tests.support.mirrors import A, B, blob_of, holder, mirrored, started_with_mirrors
 
 OTHER = NodeId("node-2")
 
@@ -361,104 +358,6 @@ def test_a_node_refuses_the_drops_of_an_older_term() -> None:
     asyncio.run(run())
 
 
-# P18
-
-
-def test_a_node_that_saw_a_later_history_stops_every_change_and_the_collector() -> None:
-    async def run() -> None:
-        harness = await started()
-        await harness.save(10)
-        condemned = await harness.save(20)
-        pending = await harness.begin(30)
-        await harness.controller.catalog.delete(JOB, 20, why="test")
-        await add_orphan(harness)
-        await harness.pass_time(GRACE_SECONDS + 1)
-        harness.nodes.broken.add(NODE)
-        await harness.collect()  # condemned and marked as dropping, but not dropped yet
-        harness.nodes.broken.clear()
-        await harness.collect()
-        assert await harness.shards(condemned) == []
-        await harness.controller.catalog.delete(JOB, 10, why="test")
-        await harness.pass_time(GRACE_SECONDS + 1)
-        harness.nodes.broken.add(NODE)
-        await harness.collect()
-        harness.nodes.broken.clear()
-        await add_orphan(harness)
-        before, revision = harness.nodes.names(), await harness.store.revision()
-        members = harness.controller.members
-        with pytest.raises(RefusedError, match="rolled back"):
-            await members.register(
-                node(NODE), f"key of {NODE}", seen=Authority(members.cluster.incarnation, 0, revision + 1)
-            )
-        await harness.pass_time(GRACE_SECONDS + 1)
-        for _ in range(3):
-            with pytest.raises(RefusedError, match="rolled back"):
-                await harness.collect()
-        with pytest.raises(RefusedError):
-            await harness.seal(pending)
-        with pytest.raises(RefusedError):
-            await harness.begin(40)
-        assert harness.nodes.names() >= before
-        assert await harness.store.revision() == revision
-        assert any("rolled back" in warning for warning in harness.controller.warnings())
-
-    asyncio.run(run())
-
-
-def test_a_store_that_went_back_under_its_controller_stops_every_change_and_the_collector() -> None:
-    async def run() -> None:
-        harness = await started()
-        await harness.save(10)
-        records = harness.controller.records
-        past = await harness.store.revision() - 1
-
-        async def older_page(*_: object, **__: object) -> Page:
-            return Page((), past, more=False)
-
-        with patch.object(records.store, "range", older_page):
-            found, _ = await records.page("", int)  # reads go on
-        assert found == []
-        revision = await harness.store.revision()
-        with pytest.raises(RefusedError, match="rolled back"):
-            await harness.collect()
-        with pytest.raises(RefusedError, match="rolled back"):
-            await harness.begin(20)
-        assert await harness.store.revision() == revision
-        assert any("rolled back" in warning for warning in harness.controller.warnings())
-
-    asyncio.run(run())
-
-
-def test_a_node_of_a_later_incarnation_stops_every_change_too() -> None:
-    async def run() -> None:
-        harness = await started()
-        members = harness.controller.members
-        with pytest.raises(RefusedError):
-            await members.register(node(NODE), f"key of {NODE}", seen=Authority(members.cluster.incarnation + 1))
-        with pytest.raises(RefusedError):
-            await harness.begin(10)
-
-    asyncio.run(run())
-
-
-def test_a_collection_that_is_under_way_stops_when_the_controller_is_frozen() -> None:
-    async def run() -> None:
-        harness = await started()
-        await add_orphan(harness)
-        await harness.pass_time(GRACE_SECONDS + 1)
-        await harness.collect()
-
-        async def freeze() -> None:
-            harness.controller.records.frozen_because = "a node knows better"
-
-        harness.nodes.on_list = freeze
-        with pytest.raises(RefusedError):
-            await harness.collect()
-        assert len(harness.nodes.names()) == 1
-
-    asyncio.run(run())
-
-
 def test_a_controller_that_stood_still_gives_those_who_wait_time_to_renew_p20(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         harness = await started()
@@ -485,131 +384,5 @@ def test_a_controller_that_stood_still_gives_those_who_wait_time_to_renew_p20(mo
         await harness.pass_time(TTL_SECONDS + 1)
         await harness.collect()
         assert (await harness.find(begun)).state is SaveState.ABORTED
-
-    asyncio.run(run())
-
-
-# Several holders
-
-
-def test_a_copy_on_a_node_that_is_not_on_record_is_an_orphan_there_and_the_others_stay() -> None:
-    async def run() -> None:
-        harness = await started_with_mirrors()
-        save = await mirrored(harness, 10, [A, B])
-        blob_id = (await blob_of(harness, save)).id
-        harness.nodes.put(C, blob_id, save.save_id, harness.clock.unix_ms())
-        await harness.pass_time(GRACE_SECONDS + 1)
-        await harness.collect()
-        assert C in harness.nodes.having(blob_id)
-        await harness.collect()
-        assert harness.nodes.having(blob_id) == {A, B}
-
-    asyncio.run(run())
-
-
-def test_a_copy_that_is_on_no_record_stays_while_nobody_on_record_can_be_read() -> None:
-    async def run() -> None:
-        harness = await started_with_mirrors()
-        save = await mirrored(harness, 10, [A, B])
-        blob_id = (await blob_of(harness, save)).id
-        harness.nodes.put(C, blob_id, save.save_id, harness.clock.unix_ms())
-        harness.silent.update({A, B})
-        await harness.pass_time(GRACE_SECONDS + 1)
-        await harness.collect(3)
-        assert C in harness.nodes.having(blob_id)
-        harness.silent.clear()
-        await harness.collect(2)
-        assert harness.nodes.having(blob_id) == {A, B}
-
-    asyncio.run(run())
-
-
-def test_copies_of_a_pending_save_stay_on_every_node() -> None:
-    async def run() -> None:
-        harness = await started_with_mirrors()
-        begun = await harness.begin(10, world_size=2, pool=FAST)
-        await harness.seal(begun)
-        blob_id = BlobId(random_id())
-        for node_id in (A, B, C):
-            harness.nodes.put(node_id, blob_id, begun.save.save_id, harness.clock.unix_ms())
-        await harness.pass_time(GRACE_SECONDS + 1)
-        await harness.collect(3)
-        assert harness.nodes.having(blob_id) == {A, B, C}
-
-    asyncio.run(run())
-
-
-def test_a_copy_that_repair_takes_over_is_not_dropped_as_the_orphan_it_was() -> None:
-    """Found twice as an orphan, and put on record by repair just before the drop."""
-
-    async def run() -> None:
-        harness = await started_with_mirrors(node_ids=(A, B))
-        save = await mirrored(harness, 10, [A])
-        blob_id = (await blob_of(harness, save)).id
-        harness.nodes.put(B, blob_id, save.save_id, harness.clock.unix_ms())
-        await harness.pass_time(GRACE_SECONDS + 1)
-        await harness.collect()
-        last_page = len(harness.nodes.names(A)) + len(harness.nodes.names(B)) + 2
-        pages = 0
-
-        async def repair() -> None:
-            nonlocal pages
-            pages += 1
-            if pages == last_page:
-                await harness.controller.repairer.pass_once()
-
-        harness.nodes.on_list = repair
-        await harness.collect()
-        assert pages == last_page
-        assert await on_record(harness, save) == {A, B} == harness.nodes.having(blob_id)
-
-    asyncio.run(run())
-
-
-def test_what_is_being_pulled_is_not_dropped_and_what_is_being_dropped_is_not_pulled() -> None:
-    async def run() -> None:
-        harness = await started_with_mirrors(node_ids=(A, B))
-        save = await mirrored(harness, 10, [A])
-        blob_id = (await blob_of(harness, save)).id
-        harness.nodes.put(B, blob_id, save.save_id, harness.clock.unix_ms())
-        await harness.pass_time(GRACE_SECONDS + 1)
-        await harness.collect()
-
-        async def collect(_: NodeId, __: BlobId) -> None:
-            harness.nodes.on_pull = None
-            await harness.collect(2)
-            assert harness.nodes.having(blob_id) == {A, B}
-
-        harness.nodes.on_pull = collect
-        await harness.controller.repairer.pass_once()
-        assert await on_record(harness, save) == {A, B}
-
-        with harness.controller.claims.take(B, [(blob_id, 0)]):
-            [shard] = await harness.shards(save)
-            await write(harness, replace(shard, blobs=(replace(shard.blobs[0], holders=(holder(A),)),)))
-            await harness.controller.repairer.pass_once()
-            assert await on_record(harness, save) == {A}
-        await harness.controller.repairer.pass_once()
-        assert await on_record(harness, save) == {A, B}
-
-    asyncio.run(run())
-
-
-def test_a_condemned_save_waits_for_a_holder_that_is_down_and_asks_the_others_once() -> None:
-    async def run() -> None:
-        harness = await started_with_mirrors()
-        save = await mirrored(harness, 10, [A, B], world_size=3)
-        await harness.controller.catalog.delete(JOB, 10, why="test")
-        harness.silent.add(B)
-        await harness.pass_time(GRACE_SECONDS + 1)
-        await harness.collect(3)
-        assert [state.state for state in await harness.trash()] == [SaveState.CONDEMNED]
-        assert [node_id for node_id, _ in harness.nodes.orders] == [A]
-        assert harness.nodes.names(A) == set()
-        shards = await harness.shards(save)
-        assert [list(shard.blobs[0].holders) for shard in shards] == [[holder(B, dropping=True)]] * 3
-        harness.silent.clear()
-        await harness.collect()
-        assert (await harness.trash(), await harness.shards(save), harness.nodes.names(B)) == ([], [], set())
 
     asyncio.run(run())
