@@ -31,6 +31,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
         ("node.write_slots=0", "node.write_slots"),
         ("node.nonsense=1", "node.nonsense"),
         ("controller.listen=nowhere", "is not an address"),
+        ("node.advertise=nowhere", "is not an address"),
         ("log_level=loud", "log_level"),
         ("node.near_full_percent=99", "near_full_percent"),
         ("node.id=../etc", "node.id"),
