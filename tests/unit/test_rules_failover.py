@@ -420,6 +420,23 @@ def test_a_member_that_its_primary_finds_slow_is_replaced_in_that_group_only() -
     on_four_nodes(test)
 
 
+def test_a_primary_that_finds_fault_with_one_member_after_the_other_is_the_one_to_go() -> None:
+    async def test(harness: Harness) -> None:
+        for _ in range(2):
+            group = harness.group(OF_A)
+            assert group.primary == A
+            member = next(node for node in group.members if node != A)
+            harness.controller.failover.report(A, group.id, group.epoch, member, slow=True, why="it takes nothing")
+            await harness.settle()
+        after = harness.group(OF_A)
+        assert A not in after.members
+        assert len(after.members) == 2
+        await harness.wait(60 + harness.controller.config.settle_seconds + 1)
+        assert harness.group(OF_A).primary == A
+
+    on_four_nodes(test)
+
+
 def test_only_the_primary_of_the_current_epoch_is_believed_about_its_members() -> None:
     async def test(harness: Harness) -> None:
         group = harness.group(OF_A)

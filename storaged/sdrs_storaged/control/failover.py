@@ -142,6 +142,6 @@ class Failover:
         node = self._members.node(member)
         log.warning("member_reported", group=group_id, member=member, by=reporter, slow=slow, why=why)
         if slow or node.state is NodeState.UP:
-            self._groups.shun(group_id, member)
+            self._groups.shun(group_id, member, reporter)
         self._detector.look_at(node)
         self.wake()

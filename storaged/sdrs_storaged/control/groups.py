@@ -28,6 +28,12 @@ _SHUN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class _Shun:
+    by: NodeId
+    until_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """A group that was re-formed, and how long the trouble had lasted."""
 
@@ -52,7 +58,7 @@ class Groups:
         self._events = events
         self._clock = clock
         self._map = cluster_map
-        self._shunned: dict[tuple[GroupId, NodeId], float] = {}
+        self._shunned: dict[tuple[GroupId, NodeId], _Shun] = {}
         # What an operator is moving now.
         self.moving: set[GroupId] = set()
         # Since this controller leads: changes of members, and of primaries with how long the trouble lasted.
@@ -62,16 +68,25 @@ class Groups:
 
     # What is known beside the records
 
-    def shun(self, group_id: GroupId, node_id: NodeId) -> None:
-        self._shunned[group_id, node_id] = self._clock.monotonic_seconds() + _SHUN_SECONDS
+    def shun(self, group_id: GroupId, node_id: NodeId, by: NodeId) -> None:
+        """A primary that finds fault with one member after the other is at fault itself: it is cut off from them, or
+        slow. Then it is the one that the group does without.
+        """
+        self.shunned()  # only those that still count
+        blamed = [pair for pair, shun in self._shunned.items() if pair[0] == group_id and shun.by == by]
+        if any(pair[1] != node_id for pair in blamed):
+            for pair in blamed:
+                del self._shunned[pair]
+            node_id = by
+        self._shunned[group_id, node_id] = _Shun(by, self._clock.monotonic_seconds() + _SHUN_SECONDS)
 
     def forgive(self, node_id: NodeId) -> None:
         """It is down: that explains why it failed its groups, and is over when it returns."""
-        self._shunned = {pair: until for pair, until in self._shunned.items() if pair[1] != node_id}
+        self._shunned = {pair: shun for pair, shun in self._shunned.items() if pair[1] != node_id}
 
     def shunned(self) -> frozenset[tuple[GroupId, NodeId]]:
         now = self._clock.monotonic_seconds()
-        self._shunned = {pair: until for pair, until in self._shunned.items() if until > now}
+        self._shunned = {pair: shun for pair, shun in self._shunned.items() if shun.until_seconds > now}
         return frozenset(self._shunned)
 
     def has_group_of(self, node_id: NodeId) -> bool:
