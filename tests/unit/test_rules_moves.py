@@ -68,7 +68,7 @@ def test_a_node_that_is_moved_in_takes_the_place_of_one_in_its_own_domain() -> N
 def test_a_node_that_its_group_does_without_leads_it_once_an_operator_says_so() -> None:
     async def test(harness: Harness) -> None:
         replica = harness.group(OF_A).members[1]
-        harness.controller.groups.shun(GROUP, replica)
+        harness.controller.groups.shun(GROUP, replica, by=A)
         moved = await harness.controller.moves.switchover(GROUP, replica, 0)
         await harness.wait(1)
         assert harness.group(OF_A).primary == moved.primary == replica
