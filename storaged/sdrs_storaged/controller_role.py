@@ -52,6 +52,9 @@ async def start_controller(around: Surroundings) -> None:
         try:
             with switchboard.switched_to(services):
                 leadership.settled.set()
+                await controller.events.record(
+                    "controller_active", f"the controller at {advertised(address)} leads, as term {term.number}"
+                )
                 await run_until_one_fails(controller.run(), archives.run())
         finally:
             around.registry.unregister(metrics)

@@ -102,3 +102,9 @@ def test_a_group_that_moved_and_works_is_no_trouble() -> None:
 def test_what_does_not_work_makes_it_degraded(health: Health) -> None:
     assert is_degraded(health)
     assert health_record(health)["state"] == "degraded"
+
+
+def test_a_controller_that_does_not_answer_is_told_and_counts_as_degraded() -> None:
+    health = replace(HEALTHY, silent_controllers=["127.0.0.1:7071"])
+    assert is_degraded(health)
+    assert any("127.0.0.1:7071 does not answer" in line for line in warnings(health))

@@ -302,7 +302,7 @@ def test_what_happened_is_told() -> None:
         await repair(harness, times=2)
         before = await told()
         assert before == [
-            ("repair_done", "1 copies made, 10 bytes"),
+            ("repair_done", "1 copy made, 10 bytes"),
             ("level_raised", f"all copies there: {JOB} step 10"),
         ]
         await harness.kill(A, B, C, D)

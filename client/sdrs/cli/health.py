@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sdrs.address import listens, parse_url
 from sdrs.cli.amounts import format_time
 from sdrs.cli.records import (
     Record,
@@ -40,6 +41,8 @@ class Health:
     pools: list[PoolInfo]
     jobs: list[JobHealth]
     damaged: list[Save]
+    # Addresses of the URL at which no controller listens: the next takeover would find one less.
+    silent_controllers: list[str] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
@@ -70,6 +73,7 @@ def collect(cluster: Cluster, url: str) -> Health:
         cluster.pools(),
         jobs,
         damaged,
+        silent_controllers=[address for address in parse_url(url) if not listens(address)],
         groups=cluster.groups(),
         events=cluster.history(limit=EVENTS_SHOWN),
     )
@@ -83,7 +87,9 @@ def warnings(health: Health) -> list[str]:
 
 
 def _troubles(health: Health) -> list[str]:
-    return [*([] if health.nodes else ["no node has joined: nothing can be saved"]), *health.info.warnings]
+    joined = [] if health.nodes else ["no node has joined: nothing can be saved"]
+    silent = [f"the controller at {address} does not answer: start it again" for address in health.silent_controllers]
+    return [*joined, *silent, *health.info.warnings]
 
 
 def is_degraded(health: Health) -> bool:

@@ -35,6 +35,7 @@ _METHODS = {ContentKind.STATE: "restore", ContentKind.FILES: "restore_files"}
 # What makes a generation unreadable, as opposed to a request that can never work.
 _UNREADABLE = (CorruptDataError, UnavailableError)
 _MAX_NAMED_JOBS = 10
+_MAX_NAMED_GENERATIONS = 3
 
 log = logging.getLogger("sdrs")
 
@@ -84,7 +85,7 @@ class Restorer:
         else:
             restored = self._restore_newest(read)
         if self._passed_over:
-            text = f"{restored.checkpoint.title} is restored instead of newer ones: {'; '.join(self._passed_over)}"
+            text = f"{restored.checkpoint.title} is restored instead of newer ones: {self._reasons()}"
             warnings.warn(RestoreWarning(text), stacklevel=3)
         return restored
 
@@ -103,7 +104,7 @@ class Restorer:
             if restored := self._try(read, save):
                 return restored
         raise NotRestorableError(
-            f'no generation of job "{self._job}" can be restored now: {"; ".join(self._passed_over)}', job=self._job
+            f'no generation of job "{self._job}" can be restored now: {self._reasons()}', job=self._job
         )
 
     def _try(self, read: Read, save: Save) -> Restored | None:
@@ -194,6 +195,12 @@ class Restorer:
                 return ""
             if failure or answer.outcome == messages.ROUND_OUTCOME_NEXT:
                 return failure or answer.failure
+            log.warning(
+                'rank %s of job "%s" has its part and waits for the other ranks of %s to restore theirs',
+                report.rank,
+                self._job,
+                self._world_size,
+            )
 
     def _check_world(self, save: Save) -> None:
         if self._world_size > 1 and save.world_size != self._world_size:
@@ -223,6 +230,11 @@ class Restorer:
         request = messages.ListShardsRequest(save_id=save.save_id, rank=rank, pool=save.pool)
         response: messages.ListShardsResponse = self._control.call("list_shards", request)
         return response
+
+    def _reasons(self) -> str:
+        left = len(self._passed_over) - _MAX_NAMED_GENERATIONS
+        more = f"; and {left} older ones" if left > 0 else ""
+        return "; ".join(self._passed_over[:_MAX_NAMED_GENERATIONS]) + more
 
     def _pass_over(self, save: Save, why: str) -> None:
         # The user is told by the RestoreWarning or the error at the end.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sdrs_core.attempts import Job
 from sdrs_core.checkpoints import Save, SaveState, Shard, newest_by_step
 from sdrs_core.errors import NotFoundError
 from sdrs_core.ids import JobName, SaveId, check_name, check_step
@@ -40,6 +41,15 @@ class CatalogReader:
             s.value async for s in self._records.all(keys.saves_of_step(first.job, first.step), Save) if s.key <= after
         ]
         return bool(newest_by_step(newer))
+
+    async def jobs(self, *, after: str, limit: int) -> tuple[list[Job], bool]:
+        found, more = await self._records.page(keys.JOBS, Job, after=after, limit=limit)
+        return [stored.value for stored in found], more
+
+    async def trash_count(self) -> int:
+        """Up to a page."""
+        found, _ = await self._records.page(keys.TRASH, Save)
+        return len(found)
 
     async def trash_of(self, job: JobName) -> list[Save]:
         return [stored.value async for stored in self._records.all(keys.TRASH, Save) if stored.value.job == job]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from sdrs_core.attempts import Job
-from sdrs_core.checkpoints import Save
 from sdrs_core.cluster import DiskState, NodeState
 from sdrs_core.failover import Liveness
 from sdrs_storaged.config import ControllerConfig
-from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.cluster_map import ClusterMap
@@ -37,6 +35,8 @@ from sdrs_storaged.control.upkeep import FragmentCalls, Upkeep
 from sdrs_storaged.logs import get_log
 
 log = get_log("controller")
+
+_MAX_NAMED = 10
 
 
 class NodeCalls(FragmentCalls, Probe, Protocol):
@@ -146,21 +146,24 @@ class Controller:
         self.repairer.poke()
 
     async def jobs(self, *, after: str, limit: int) -> tuple[list[Job], bool]:
-        found, more = await self.records.page(keys.JOBS, Job, after=after, limit=limit)
-        return [stored.value for stored in found], more
+        found, _ = await self.stale_reads.read(lambda catalog: catalog.jobs(after=after, limit=limit))
+        return found
 
     async def trash_count(self) -> int:
-        """Up to a page: whoever connects asks for it, so it must stay cheap."""
-        found, _ = await self.records.page(keys.TRASH, Save)
-        return len(found)
+        """Up to a page: whoever connects asks for it, so it must stay cheap, and may be of the past."""
+        count, _ = await self.stale_reads.read(lambda catalog: catalog.trash_count())
+        return count
 
     def warnings(self) -> list[str]:
         """What an operator should know, in sentences."""
         found = [self.records.frozen_because] if self.records.frozen_because else []
         found += self.records.store.warnings()
+        what_follows = "its copies are made elsewhere if it stays away"
+        if any(pool.copies == 1 for pool in self.members.pools()) or self.repairer.unavailable:
+            what_follows = "what only it holds cannot be read until it returns"
         for node in self.members.nodes():
             if node.state is NodeState.DOWN:
-                found.append(f"node {node.id} is down: what only it holds cannot be read until it returns")
+                found.append(f"node {node.id} is down: {what_follows}")
             for disk in node.disks:
                 percent = 100 * disk.used_bytes / max(1, disk.capacity_bytes)
                 if disk.state is DiskState.NEAR_FULL:
@@ -172,13 +175,25 @@ class Controller:
                 elif disk.state is DiskState.FAILED:
                     found.append(f"disk {disk.path} of node {node.id} failed: {disk.detail}")
         found += [group.problem for group in self.members.with_problems(self.members.groups()) if group.problem]
-        found += [
-            f"checkpoint {save.title} has no live copy of some blob: it comes back with its nodes"
-            for save in self.repairer.unavailable.values()
-        ]
-        found += [
-            f"checkpoint {save.title} is damaged: {save.damage}; restores pass it over, and "
-            f'"sdrs ckpt delete {save.job} {save.step}" gives it up'
-            for save in self.tally.damaged.values()
-        ]
+        found += _some(
+            [
+                f"checkpoint {save.title} has no live copy of some blob: it comes back with its nodes"
+                for save in self.repairer.unavailable.values()
+            ],
+            "checkpoints are unavailable",
+        )
+        found += _some(
+            [
+                f"checkpoint {save.title} is damaged: {save.damage}; restores pass it over, and "
+                f'"sdrs ckpt delete {save.job} {save.step}" gives it up'
+                for save in self.tally.damaged.values()
+            ],
+            "checkpoints are damaged",
+        )
         return found
+
+
+def _some(sentences: list[str], what: str) -> list[str]:
+    """The first few: hundreds would hide everything else."""
+    left = len(sentences) - _MAX_NAMED
+    return [*sentences[:_MAX_NAMED], f"{left} more {what}"] if left > 0 else sentences

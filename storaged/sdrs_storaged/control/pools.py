@@ -106,7 +106,8 @@ class Pools:
             record = replace(known.value, pool=changed)
             revision = await self._records.commit([known.unchanged()], [put(known.key, record)])
             self._tables.pools[pool.name] = Stored(known.key, record, revision)
-            await self._groups.plan([pool.name])
+            if changed.copies != pool.copies:
+                await self._groups.plan([pool.name])
         self._map.raise_number()
         log.info("pool_changed", pool=name, changed=str(changed))
         return changed

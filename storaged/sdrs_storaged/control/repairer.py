@@ -143,8 +143,8 @@ class Repairer:
         done_before = replace(self.totals)
         await self._carry_out(jobs)
         raised = [*survey.raised, *await self._raise_levels(jobs)]
-        if survey.left_out:
-            self.poke()
+        if survey.left_out or jobs:
+            self.poke()  # the next survey finds the rest, and that nothing is left to do
         await self._tell_done(done_before, raised)
 
     # Carrying out
@@ -286,7 +286,8 @@ class Repairer:
             made_bytes = self.totals.done_bytes - before.done_bytes
             log.info("copies_made", blob_count=made, size_bytes=made_bytes, waiting_blobs=self.totals.waiting_blobs)
             left = f", {self.totals.waiting_blobs} blobs wait" if self.totals.waiting_blobs else ""
-            await self._events.record("repair_done", f"{made} copies made, {made_bytes} bytes{left}")
+            copies = "1 copy" if made == 1 else f"{made} copies"
+            await self._events.record("repair_done", f"{copies} made, {made_bytes} bytes{left}")
         if raised:
             await self._events.record("level_raised", f"all copies there: {_names(raised)}")
 

@@ -10,6 +10,7 @@ from sdrs_core.cluster import Group, NodeState, choose_group
 from sdrs_core.errors import (
     AlreadyExistsError,
     FullError,
+    InternalError,
     InvalidArgumentError,
     RefusedError,
     SdrsError,
@@ -71,9 +72,11 @@ class Saves:
             raise UnsupportedError(
                 f'pool "{pool.name}" promises {pool.level}, not {request.level}: choose a pool of that level'
             )
+        # Before anything is written: a save that nobody can take leaves no record behind.
+        group, refusal = self._try_group(request)
         for _ in range(MAX_TRIES):
             try:
-                stored = await self._open(request)
+                stored = await self._open(request, refusal)
                 break
             except ConflictError:
                 continue
@@ -84,19 +87,24 @@ class Saves:
         save = stored.value
         registered = await self._records.get(keys.shard(save.save_id, request.rank), Shard)
         pending = self._commits.get(save.save_id)
-        group = None
         if registered is None and save.state is SaveState.PENDING:
-            group = self._choose_group(request)
+            if group is None:
+                raise refusal or InternalError("no group was chosen, and nothing said why")
             if pending:
                 self._commits.send(pending, request.rank, group.id)
-        elif registered and pending:
+        else:
+            group = None
+        if registered and pending:
             # Stored before, but perhaps never counted: the store's answer to that may have been lost. Its client is
             # told that it is in, and only waits from here on.
             self._commits.count(pending, registered.value)
         return Begun(save, self._members.capability(save.save_id), group, registered.value if registered else None)
 
-    async def _open(self, request: SaveRequest) -> Stored[Save]:
-        """The save of (job, attempt, step), made if it is new. All ranks of an attempt find the same one (P1)."""
+    async def _open(self, request: SaveRequest, refusal: SdrsError | None) -> Stored[Save]:
+        """The save of (job, attempt, step), made if it is new and not refused.
+
+        All ranks of an attempt find the same one (P1).
+        """
         job, number = await self.admit_attempt(request.job, request.attempt)
         key = keys.save(request.job, request.step, number)
         known = await self._records.get(key, Save)
@@ -107,6 +115,8 @@ class Saves:
                 pending = self._commits.get(known.value.save_id) or await self._commits.take_over(known)
                 self._commits.renew(pending)
             return known
+        if refusal:
+            raise refusal
         save = Save(
             save_id=SaveId(random_id()),
             job=request.job,
@@ -163,6 +173,12 @@ class Saves:
                 return heard.value
         return None
 
+    def _try_group(self, request: SaveRequest) -> tuple[Group | None, SdrsError | None]:
+        try:
+            return self._choose_group(request), None
+        except SdrsError as error:
+            return None, error
+
     def _choose_group(self, request: SaveRequest) -> Group:
         groups, nodes = self._members.groups_taking_saves(request.pool)
         shunned = self._members.shunned()
@@ -181,6 +197,15 @@ class Saves:
         if len(refusals) == len(groups) and any(node.takes_writes for node in members):
             if any(self._members.is_unheard(node.id) for node in members):
                 raise UnavailableError(refusals[0])  # by a controller that leads since a moment: it will know soon
+            pool = self._members.pool(request.pool)
+            able_count = sum(node.takes_writes and not node.cordoned for node in nodes.values())
+            if able_count < pool.copies and not pool.allow_degraded:
+                raise RefusedError(
+                    f'pool "{pool.name}" needs {pool.copies} nodes that take saves, {able_count} of {len(nodes)} do: '
+                    "start another node, or let saves go on with fewer copies: "
+                    f"sdrs pool set {pool.name} --allow-degraded",
+                    pool=pool.name,
+                )
             raise RefusedError(refusals[0], pool=request.pool)
         if any(node.takes_writes for node in members):
             raise UnavailableError(

@@ -47,7 +47,7 @@ class ControlService(OperationsService, MetaService):
             incarnation=self._members.cluster.incarnation,
             term=controller.records.term.number,
             version=VERSION,
-            revision=await controller.records.store.revision(),
+            revision=controller.records.revision,
             controller_pid=os.getpid(),
             pending_save_count=len(controller.commits),
             trash_count=await controller.trash_count(),
