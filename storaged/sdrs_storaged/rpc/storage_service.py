@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
@@ -70,6 +71,8 @@ class StorageService:
         self._verifies = verifies
         self._read_workers = read_workers
         self._looks = looks
+        # By how many orders under way each is being dropped.
+        self._leaving: Counter[FragmentKey] = Counter()
 
     # Bytes
 
@@ -119,7 +122,7 @@ class StorageService:
             raise InvalidArgumentError(f"at most {MAX_BLOBS_PER_SHARD} fragments can be looked up at once")
         if request.group_id:
             await self._groups.admit(GroupId(request.group_id), request.epoch, as_primary=False)
-        keys = [FragmentKey(BlobId(check_random_id(f.blob_id, "blob id")), f.fragment_index) for f in request.fragments]
+        keys = [key for name in request.fragments if (key := _key_of(name)) not in self._leaving]
         found = await self._looks.run(self._lookup_all, keys)
         return pb.LookupFragmentsResponse(held=[held_to(stored) for stored in found])
 
@@ -195,21 +198,37 @@ class StorageService:
             return None
 
     async def drop_fragments(self, request: pb.DropFragmentsRequest) -> pb.DropFragmentsResponse:
-        await self._obey(request, "drop")
-        for name in request.fragments:
-            check_random_id(name.blob_id, "blob id")
-            await self._looks.run(self._store.delete, BlobId(name.blob_id), name.fragment_index)
+        self._check_signed(request, "drop")
+        keys = [_key_of(name) for name in request.fragments]
+        # P14: carried through also if the controller gave up waiting, so from here on none of them counts as held, or
+        # one that is still there would go on record and then be dropped.
+        self._leaving.update(keys)
+        try:
+            await self._obey(request)
+            for key in keys:
+                await self._looks.run(self._store.delete, *key)
+        finally:
+            self._leaving -= Counter(keys)
         return pb.DropFragmentsResponse(dropped=request.fragments)
 
     async def pull_fragment(self, request: pb.PullFragmentRequest) -> pb.PullFragmentResponse:
-        await self._obey(request, "fetch")
+        self._check_signed(request, "fetch")
+        if FragmentKey(BlobId(request.intent.blob_id), request.fragment_index) in self._leaving:
+            raise UnavailableError(f"blob {request.intent.blob_id} is just being dropped here: try again in a moment")
+        await self._obey(request)
         return pb.PullFragmentResponse(held=held_to(await self._pulling.pull(request)))
 
-    async def _obey(self, request: S, verb: str) -> None:
-        """P14: the order comes from the controller, and from none that was deposed."""
+    def _check_signed(self, request: S, verb: str) -> None:
         if not hmac.compare_digest(request.signature, signature(self._identity.secret, request)):
             raise PermissionDeniedError(f"only the controller may have node {self._identity.node_id} {verb} fragments")
+
+    async def _obey(self, request: S) -> None:
+        """P14: the order comes from the controller, and from none that was deposed."""
         await self._looks.run(self._identity.obey, convert.authority_from(request.authority))
+
+
+def _key_of(name: pb.FragmentName) -> FragmentKey:
+    return FragmentKey(BlobId(check_random_id(name.blob_id, "blob id")), name.fragment_index)
 
 
 def _page_token(token: str) -> FragmentKey | None:
