@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sdrs_core.errors import UnavailableError
+from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.rpc import repeats
 from sdrs_storaged.rpc.repeats import Repeats
 
@@ -75,5 +76,24 @@ def test_only_so_many_answers_are_remembered(monkeypatch: pytest.MonkeyPatch) ->
             await once.once(str(number).encode(), work)
         assert await once.once(b"9", work) == 10  # remembered
         assert await once.once(b"0", work) == 11  # forgotten, so done again
+
+    asyncio.run(run())
+
+
+def test_a_large_answer_is_not_kept() -> None:
+    """I10: thousands of lists would add up; asking for what they tell is harmless."""
+
+    async def run() -> None:
+        once, count = Repeats(), 0
+
+        async def drop() -> pb.DropFragmentsResponse:
+            nonlocal count
+            count += 1
+            names = [pb.FragmentName(blob_id="b" * 32, fragment_index=index) for index in range(500)]
+            return pb.DropFragmentsResponse(dropped=names)
+
+        await once.once(b"request", drop)
+        await once.once(b"request", drop)
+        assert count == 2
 
     asyncio.run(run())

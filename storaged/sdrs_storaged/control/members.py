@@ -80,7 +80,6 @@ class Members:
         """Whether anything changed. Mostly it has not: all nodes register anew with each new controller, and then
         thousands must not cost a transaction, a plan and a new map each (P20).
         """
-        await self._notice_time_travel(node.id, seen)
         secret = shared_secret(node_key)
         known = self._tables.nodes.get(node.id)
         # A record that came out of a copy has no secret (P19): it takes the first key that comes with its name.
@@ -89,6 +88,8 @@ class Members:
                 f'node id "{node.id}" belongs to another node of this cluster: give this one an id of its own, '
                 "or start it on the data_dir that it had before"
             )
+        # After that: a stranger under a known name must not be able to stop the cluster.
+        await self._notice_time_travel(node.id, seen)
         cordoned = known.value.node.cordoned if known else False
         joined = replace(node, state=NodeState.DOWN, disks=(), cordoned=cordoned, flapping=False)
         record = NodeRecord(joined, secret)

@@ -13,8 +13,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import xxhash
+from google.protobuf.message import Message
 
 _MAX_REMEMBERED = 4096
+# I10. Larger ones are lists (what was dropped): asking for that again does no harm.
+_MAX_ANSWER_BYTES = 4096
 
 
 class Repeats:
@@ -34,7 +37,11 @@ class Repeats:
         return await asyncio.shield(answer)
 
     def _keep(self, key: bytes, done: asyncio.Future[Any]) -> None:
-        if done.cancelled() or done.exception() is not None:
+        if done.cancelled() or done.exception() is not None or _is_large(done.result()):
             self._answers.pop(key, None)
         while len(self._answers) > _MAX_REMEMBERED:
             self._answers.popitem(last=False)
+
+
+def _is_large(answer: Any) -> bool:
+    return isinstance(answer, Message) and answer.ByteSize() > _MAX_ANSWER_BYTES
