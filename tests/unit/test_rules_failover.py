@@ -370,7 +370,7 @@ def test_what_was_sealed_before_the_primary_died_becomes_a_checkpoint_with_the_o
 def test_without_a_spare_a_group_refuses_saves_and_says_what_to_do() -> None:
     async def test(harness: Harness) -> None:
         await harness.kill(A)
-        with pytest.raises(RefusedError, match="needs 2 nodes that take saves, 1 of 2 do.*--allow-degraded"):
+        with pytest.raises(RefusedError, match=r"needs 2 nodes that take saves, 1 of 2 do.*--allow-degraded"):
             await harness.begin(10, pool=FAST)
         assert len(harness.controller.commits) == 0  # and nothing is left behind by it
         await harness.revive(A)
