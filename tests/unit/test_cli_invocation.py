@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -295,7 +296,11 @@ def test_ctrl_c_while_waiting_ends_quietly_with_130() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
         url = f"sdrs://127.0.0.1:{silent.getsockname()[1]}"
         process = subprocess.Popen(
-            [*PROGRAM, "node", "list", "--url", url], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [*PROGRAM, "node", "list", "--url", url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # What a shell starts in the background ignores Ctrl-C, and so would its children.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         with process:
             silent.settimeout(30)
