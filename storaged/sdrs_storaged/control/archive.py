@@ -170,8 +170,11 @@ def _header_from(content: dict[str, Any]) -> Header:
     cluster_id = content.get("cluster_id")
     if not isinstance(cluster_id, str) or not cluster_id:
         raise CorruptDataError("the exported catalog does not say whose it is")
-    numbers = (_number(content, name) for name in ("incarnation", "term", "revision", "created_unix_ms"))
-    return Header(ClusterId(cluster_id), *numbers, sealed=content.get("sealed") is True)
+    incarnation, term, revision, created_unix_ms = (
+        _number(content, name) for name in ("incarnation", "term", "revision", "created_unix_ms")
+    )
+    is_sealed = content.get("sealed") is True
+    return Header(ClusterId(cluster_id), incarnation, term, revision, created_unix_ms, is_sealed)
 
 
 def _number(content: dict[str, Any], name: str) -> int:
