@@ -5,7 +5,9 @@ Each of these may be refused by the controller as unsafe or undecidable: a ``Ref
 
 from __future__ import annotations
 
+import io
 import os
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +29,7 @@ from sdrs_core.cluster import Group, Node
 from sdrs_core.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
 from sdrs_core.ids import ClusterId, random_id
 from sdrs_proto.convert import group_from, node_from
-from sdrs_proto.limits import MAX_PAGE_SIZE
+from sdrs_proto.limits import MAX_GIVEN_SNAPSHOT_BYTES, MAX_PAGE_SIZE
 from sdrs_proto.v1 import control_pb2 as messages
 
 DRAIN_SECONDS = 30.0
@@ -40,6 +42,7 @@ _TRANSFER_SECONDS = 3600.0
 # Every fragment of every node is read.
 _REBUILD_SECONDS = 7 * 24 * 3600.0
 _CHUNK_BYTES = 1 << 20
+_GZIP = 31  # zlib's word for it
 
 
 class Operations(ABC):
@@ -120,7 +123,7 @@ class Operations(ABC):
         """Write the catalog into a new file; its size in bytes.
 
         ``seal``: the cluster changes nothing any more from then on, so that the file can be imported elsewhere (P18).
-        Repeating it is safe. Without it the file is a snapshot.
+        Repeating it is safe. Without it the file is a snapshot, for ``rebuild_meta``.
         """
         path = Path(file)
         # Looked for before anything is sealed, and never replaced: it may be the only other copy of a catalog.
@@ -147,18 +150,31 @@ class Operations(ABC):
             yield chunk.data
 
     def import_meta(self, file: str | os.PathLike[str]) -> MetaImport:
-        """Fill a controller whose catalog is empty from a file that ``export_meta`` wrote."""
+        """Fill a controller whose catalog is empty from a file that ``export_meta`` wrote and sealed."""
         with open(file, "rb") as source:
             answer = self._at_active_controller().control.send(
                 "import_meta", _chunks(source), timeout_seconds=_TRANSFER_SECONDS
             )
         return MetaImport(ClusterId(answer.cluster_id), answer.incarnation, answer.record_count)
 
-    def rebuild_meta(self, node_addresses: Sequence[str], progress: StageReport | None = None) -> MetaRebuild:
-        """Bring a catalog that is lost for good back from what the nodes hold (P19); ``host:port`` of each."""
+    def rebuild_meta(
+        self,
+        node_addresses: Sequence[str],
+        progress: StageReport | None = None,
+        snapshot: str | os.PathLike[str] | None = None,
+    ) -> MetaRebuild:
+        """Bring a catalog that is lost for good back from what the nodes hold (P19); ``host:port`` of each.
+
+        Nodes keep copies of the catalog; ``snapshot``, a file of ``export_meta``, is one more. The newest is taken, and
+        what is newer by the nodes' fragments is added.
+        """
         if not node_addresses:
             raise InvalidArgumentError("a catalog is rebuilt from its nodes: name them, as host:port")
-        request = messages.RebuildMetaRequest(request_id=random_id(), node_addresses=list(node_addresses))
+        request = messages.RebuildMetaRequest(
+            request_id=random_id(),
+            node_addresses=list(node_addresses),
+            snapshot=b"" if snapshot is None else _packed(Path(snapshot)),
+        )
         control = self._at_active_controller().control
         problems: list[str] = []
         for answer in control.stream("rebuild_meta", request, timeout_seconds=_REBUILD_SECONDS):
@@ -179,3 +195,22 @@ class Operations(ABC):
 def _chunks(source: BinaryIO) -> Iterator[messages.MetaChunk]:
     while data := source.read(_CHUNK_BYTES):
         yield messages.MetaChunk(data=data)
+
+
+def _packed(file: Path) -> bytes:
+    """A snapshot as nodes keep theirs, in one message; memory is bounded by what a message takes."""
+    packer = zlib.compressobj(wbits=_GZIP)
+    packed = io.BytesIO()
+    with open(file, "rb") as source:
+        while data := source.read(_CHUNK_BYTES):
+            packed.write(packer.compress(data))
+            if packed.tell() > MAX_GIVEN_SNAPSHOT_BYTES:
+                break
+    packed.write(packer.flush())
+    if packed.tell() > MAX_GIVEN_SNAPSHOT_BYTES:
+        raise InvalidArgumentError(
+            f"{file} has more than {MAX_GIVEN_SNAPSHOT_BYTES} bytes when it is packed, and no larger one can be sent: "
+            "rebuild without it, from the copies that nodes keep",
+            file=file,
+        )
+    return packed.getvalue()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 MAX_MESSAGE_BYTES = 8 << 20
+# Packed, in a request that also names up to 10,000 nodes.
+MAX_GIVEN_SNAPSHOT_BYTES = 7 << 20
 MAX_PAGE_SIZE = 1000
 DEFAULT_PAGE_SIZE = 100
 # A shard is one record: this many blobs fit into 1.5 MiB, with several holders each (P3).

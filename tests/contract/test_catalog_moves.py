@@ -16,10 +16,11 @@ from sdrs_core.ids import NodeId
 from sdrs_storaged.control import export, keys, replacement
 from sdrs_storaged.control.archive import CHUNK_BYTES
 from sdrs_storaged.control.export import Exporter
-from sdrs_storaged.control.imports import Importer
+from sdrs_storaged.control.imports import Importer, stage
 from sdrs_storaged.control.members import ClusterRecord
 from sdrs_storaged.control.meta.store import MetaStore, Page, Put
 from sdrs_storaged.control.replacement import Replacement
+from sdrs_storaged.control.staging import Staging
 from tests.support.catalogs import Cluster, cluster_on, contents, empty_on, exported, fill, imported
 from tests.support.control import JOB, attempt, node
 from tests.support.metastores import DEADLINE_SECONDS, Stores
@@ -136,7 +137,7 @@ def test_a_copy_without_seal_is_of_one_moment_while_the_catalog_changes(
 ) -> None:
     monkeypatch.setattr(export, "PAGE_ENTRIES", 4)
 
-    async def run(first: MetaStore, second: MetaStore) -> None:
+    async def run(first: MetaStore) -> None:
         source = await cluster_on(first)
         await fill(source)
         read_page, changed = first.range, False
@@ -155,8 +156,28 @@ def test_a_copy_without_seal_is_of_one_moment_while_the_catalog_changes(
         file = await exported(source)
         assert changed
         monkeypatch.setattr(first, "range", read_page)
-        await imported(await empty_on(second), file, tmp_path)
-        assert await contents(second) == await contents(first)
+        staging = await Staging.open(tmp_path)
+        await stage(staging, whole(file))
+        copied = {key: staging.get_sync(key) for key in await contents(first)}
+        assert copied == await contents(first)
+        assert staging.count_sync() == len(copied)
+        staging.close()
+
+    stores.run(run)
+
+
+def test_a_snapshot_is_refused_where_an_export_is_wanted_and_nothing_is_written(stores: Stores, tmp_path: Path) -> None:
+    async def run(first: MetaStore, second: MetaStore) -> None:
+        source = await cluster_on(first)
+        await fill(source)
+        target = await empty_on(second)
+        before = await contents(second)
+        with pytest.raises(RefusedError, match="sdrs meta rebuild --snapshot FILE"):
+            await imported(target, await exported(source), tmp_path)
+        assert await contents(second) == before
+        await source.save(80, by=attempt(2))
+        await imported(target, await exported(source, seal=True), tmp_path)
+        assert await target.states() == await source.states()
 
     on_two(stores, run)
 
@@ -323,7 +344,7 @@ def test_a_copy_without_secrets_gets_new_ones_when_it_is_taken_in(tmp_path: Path
         source = Cluster()
         await source.start()
         await source.save(10)
-        file = await exported(source, with_secrets=False)
+        file = await exported(source, seal=True, with_secrets=False)
         target = await empty_on()
         await imported(target, file, tmp_path)
         cluster = await target.records.get(keys.CLUSTER, ClusterRecord)

@@ -71,6 +71,10 @@ def test_a_catalog_that_is_gone_is_rebuilt_from_the_nodes_that_were_left_running
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "weights").write_bytes(os.urandom(100_000))
     program.run("ckpt", "push", "job", "1", str(tmp_path / "out"))
+    program.run("ckpt", "hold", "job", "1")
+    snapshot = str(tmp_path / "snapshot")
+    program.run("meta", "snapshot", snapshot)
+    program.run("ckpt", "push", "job", "2", str(tmp_path / "out"))
     before = machine.pids()
     machine.kill("controller")
     shutil.rmtree(machine.dir / "controller")
@@ -80,11 +84,15 @@ def test_a_catalog_that_is_gone_is_rebuilt_from_the_nodes_that_were_left_running
     assert machine.pids()["node-1"] == before["node-1"]
     assert machine.pids().keys() == before.keys()
 
+    # The nodes have seen more than it tells: it comes back with them, never without.
+    assert "sdrs meta rebuild --snapshot" in program.run("meta", "import", snapshot, expect=4)
     # As a process of its own: that finds the nodes of this machine's cluster by itself.
-    rebuilding = machine.start("meta", "rebuild", "-o", "json")
+    rebuilding = machine.start("meta", "rebuild", "--snapshot", snapshot, "-o", "json")
     rebuilt = json.loads(rebuilding.communicate(timeout=60)[0])
-    assert rebuilt["checkpoint_count"] == 1
-    assert rebuilding.returncode == (3 if rebuilt["problems"] else 0)
+    assert rebuilt["checkpoint_count"] == 2
+    assert (rebuilding.returncode, rebuilt["problems"]) == (0, [])
+    saves = program.json("ckpt", "list", "job")
+    assert [(save["step"], save["held"]) for save in saves] == [(2, False), (1, True)]
     wait_for(lambda: [n["state"] for n in program.json("node", "list")] == ["up"], "the node to join what is its own")
     assert machine.json("up")["pool"] == "default"
     program.run("ckpt", "pull", "job", str(tmp_path / "back"))

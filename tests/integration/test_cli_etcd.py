@@ -40,13 +40,15 @@ def test_a_cluster_moves_to_etcd_with_its_checkpoints_and_outlives_a_controller_
     program = Program(before["url"])
     program.run("ckpt", "push", "job", "1", str(folder))
     assert "sdrs meta export FILE" in machine.run("up", "--etcd", expect=4)
-    file = tmp_path / "catalog"
+    file, snapshot = tmp_path / "catalog", tmp_path / "snapshot"
+    program.run("meta", "snapshot", str(snapshot))
     assert program.json("meta", "export", str(file), "--yes")["sealed"]
     assert "exported" in program.run("pool", "create", "late", "--level", "L1", expect=4)
     assert "sdrs up --etcd --import FILE" in machine.json("up", expect=3)["halted"]
     machine.run("down")
 
-    # A file that is no catalog moves nothing, and is in nobody's way.
+    # A snapshot, or a file that is no catalog, moves nothing, and is in nobody's way.
+    assert "is a snapshot" in machine.run("up", "--etcd", "--import", str(snapshot), expect=4)
     (tmp_path / "torn").write_bytes(file.read_bytes()[:-10])
     machine.run("up", "--etcd", "--import", str(tmp_path / "torn"), expect=1)
     assert machine.pids() == {}

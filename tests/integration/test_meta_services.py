@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -174,18 +175,23 @@ def test_a_catalog_is_kept_by_nodes_and_rebuilt_from_them_over_the_wire(tmp_path
         witnesses = WitnessClient(network.channels)
         snapshots = Snapshots(lost.records, lost.controller.members, witnesses, lost.clock, tmp_path)
         assert [keeper.id for keeper in await snapshots.pass_once()] == list(NODES)
+        await lost.create_pool("made-since")
+        given = gzip.compress(b"".join(await export(await network.controller(lost), seal=False)))
         await lost.save(20, by=attempt(1))
         held = await fragments_by_node(lost)
         for name, service in zip(NODES, nodes, strict=True):
             service.fragments = held.get(NodeId(name), [])
         fresh = await empty_on()
         controller = await network.controller(fresh)
-        request = control_pb2.RebuildMetaRequest(request_id="r", node_addresses=[n.address for n in nodes])
+        request = control_pb2.RebuildMetaRequest(
+            request_id="r", node_addresses=[n.address for n in nodes], snapshot=given
+        )
         steps = [step async for step in controller.rebuild_meta(request, timeout=30)]
         assert [step.done for step in steps] == [False] * (len(steps) - 1) + [True]
         assert (steps[-1].checkpoint_count, list(steps[-1].problems)) == (2, [])
         await fresh.start()
         assert await fresh.steps() == [20, 10]
+        assert fresh.controller.members.pool("made-since")
         assert (await fresh.listed())[1].held
         members = fresh.controller.members
         assert members.cluster.incarnation == 2

@@ -214,26 +214,35 @@ def unpacked(snapshot: bytes) -> str:
 
 
 async def rebuilt(
-    witnesses: FakeWitnesses, folder: Path, *, asking: Sequence[str] = (), node_ids: Sequence[str] = ()
+    witnesses: FakeWitnesses,
+    folder: Path,
+    *,
+    asking: Sequence[str] = (),
+    node_ids: Sequence[str] = (),
+    given: bytes = b"",
 ) -> tuple[Cluster, Step]:
     """A new controller, whose catalog is rebuilt from nodes that then register with it."""
     cluster = await empty_on()
-    last = await rebuild(cluster, witnesses, folder, asking=asking)
+    last = await rebuild(cluster, witnesses, folder, asking=asking, given=given)
     assert last.done
     cluster.node_ids = tuple(NodeId(name) for name in node_ids or witnesses.by_address)
     await cluster.start()
     return cluster, last
 
 
-async def rebuild(cluster: Cluster, witnesses: FakeWitnesses, folder: Path, *, asking: Sequence[str] = ()) -> Step:
+async def rebuild(
+    cluster: Cluster, witnesses: FakeWitnesses, folder: Path, *, asking: Sequence[str] = (), given: bytes = b""
+) -> Step:
     rebuilder = Rebuilder(Replacement(cluster.records, lambda: None), witnesses, cluster.clock, folder)
-    async with aclosing(rebuilder.run(list(asking or witnesses.by_address))) as steps:
+    async with aclosing(rebuilder.run(list(asking or witnesses.by_address), given)) as steps:
         return [step async for step in steps][-1]
 
 
-async def refusal(cluster: Cluster, witnesses: FakeWitnesses, folder: Path, *, asking: Sequence[str] = ()) -> SdrsError:
+async def refusal(
+    cluster: Cluster, witnesses: FakeWitnesses, folder: Path, *, asking: Sequence[str] = (), given: bytes = b""
+) -> SdrsError:
     try:
-        await rebuild(cluster, witnesses, folder, asking=asking)
+        await rebuild(cluster, witnesses, folder, asking=asking, given=given)
     except SdrsError as error:
         return error
     raise AssertionError("the rebuild was not refused")

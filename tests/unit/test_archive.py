@@ -9,7 +9,7 @@ from sdrs_core.ids import ClusterId
 from sdrs_storaged.control import archive
 from sdrs_storaged.control.archive import Decoder, Encoder, Header, Record, Summary
 
-HEADER = Header(ClusterId("c1"), 2, 3, 40, 1_700_000_000_000)
+HEADER = Header(ClusterId("c1"), 2, 3, 40, 1_700_000_000_000, sealed=True)
 RECORDS: list[Record] = [("cluster", b'{"id":"c1"}'), ("job/é", b'"\\u00e9 \xc3\xa9\\n"'), ("job/gone", None)]
 
 

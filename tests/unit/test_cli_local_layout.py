@@ -298,3 +298,12 @@ def test_a_folder_where_another_up_has_just_begun_is_not_somebody_elses(tmp_path
     (tmp_path / ".lock").write_text("1")
     (tmp_path / ".cluster.json.1").write_text("{}")
     assert read_layout(tmp_path) is None
+
+
+@pytest.mark.parametrize("sealed", ['"sealed":false', '"term":1'])
+def test_a_snapshot_is_refused_before_anything_is_made_for_it(tmp_path: Path, sealed: str) -> None:
+    file = tmp_path / "snapshot"
+    file.write_text('{"format":"sdrs-catalog-1","cluster_id":"c",' + sealed + "}\n")
+    with pytest.raises(RefusedError, match=f"sdrs meta rebuild --snapshot {file}"):
+        bring_up(tmp_path / "cluster", Wish(etcd=True, import_file=file), lambda text: None)
+    assert not (tmp_path / "cluster").exists()

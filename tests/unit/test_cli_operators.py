@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from sdrs_core.errors import RefusedError, UnavailableError
 from sdrs_core.ids import JobName, PoolName, SaveId
 from sdrs_core.levels import Level
 from sdrs_proto.convert import save_to
+from sdrs_proto.limits import MAX_GIVEN_SNAPSHOT_BYTES
 from sdrs_proto.v1 import cluster_pb2, control_pb2
 from tests.support.fake_controller import FakeController, make_event, make_group, make_node, serving
 
@@ -337,6 +340,23 @@ def test_a_rebuild_tells_what_did_not_come_back(controller: FakeController, sdrs
     assert "rank 3 is nowhere" in sdrs("meta", "rebuild", *addresses, expect=3).stderr
     del controller.progress[1]
     assert "before it was done" in sdrs("meta", "rebuild", *addresses, expect=6).stderr
+
+
+def test_a_rebuild_sends_the_given_snapshot_packed_and_none_that_no_message_takes(
+    controller: FakeController, sdrs: Any, tmp_path: Path
+) -> None:
+    controller.progress = [control_pb2.RebuildMetaResponse(stage="done", done=True, checkpoint_count=4)]
+    content = b'{"format":"sdrs-catalog-1"}\n' * 200_000
+    (tmp_path / "catalog").write_bytes(content)
+    sdrs("meta", "rebuild", "--node", "127.0.0.1:1", "--snapshot", str(tmp_path / "catalog"))
+    assert gzip.decompress(controller.asked("rebuild_meta").snapshot) == content
+    sdrs("meta", "rebuild", "--node", "127.0.0.1:1")
+    assert controller.asked("rebuild_meta").snapshot == b""
+    asked_count = len(controller.requests)
+    (tmp_path / "large").write_bytes(random.Random(1).randbytes(MAX_GIVEN_SNAPSHOT_BYTES + 1))
+    told = sdrs("meta", "rebuild", "--node", "127.0.0.1:1", "--snapshot", str(tmp_path / "large"), expect=2).stderr
+    assert str(MAX_GIVEN_SNAPSHOT_BYTES) in told
+    assert not [name for name, _ in controller.requests[asked_count:] if name == "rebuild_meta"]
 
 
 def test_a_rebuild_finds_nodes_of_this_machines_own_cluster_only(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,13 @@ import pytest
 from sdrs_core.attempts import Job
 from sdrs_core.checkpoints import Save, SaveState
 from sdrs_core.cluster import DEFAULT_POOL, Authority, Retention
-from sdrs_core.errors import InvalidArgumentError, PermissionDeniedError, RefusedError, UnavailableError
+from sdrs_core.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+    RefusedError,
+    UnavailableError,
+)
 from sdrs_core.failover import first_epoch
 from sdrs_core.ids import BlobId, ClusterId, NodeId, SaveId, random_id
 from sdrs_core.levels import Level
@@ -27,7 +34,9 @@ from tests.support.catalogs import (
     cluster_on,
     contents,
     empty_on,
+    exported,
     fill,
+    rebuild,
     rebuilt,
     refusal,
     unpacked,
@@ -379,6 +388,64 @@ def test_a_damaged_copy_of_the_catalog_is_passed_over_for_an_older_one(tmp_path:
         assert sum("cannot be used" in problem for problem in last.problems) == 3
 
     play(run)
+
+
+# From a snapshot that an operator has put away
+
+
+@pytest.mark.parametrize("nodes_have", ["none", "an older", "a newer"])
+def test_a_given_snapshot_is_built_on_unless_a_node_has_a_newer_copy(tmp_path: Path, nodes_have: str) -> None:
+    async def run(lost: Cluster, witnesses: FakeWitnesses) -> None:
+        await lost.save(10)
+        if nodes_have == "an older":
+            await take_snapshot(lost, witnesses, tmp_path)
+        await lost.controller.catalog.hold(JOB, 10, held=True)
+        await lost.create_pool("in-the-given")
+        given = gzip.compress(await exported(lost))
+        await lost.create_pool("made-since")
+        if nodes_have == "a newer":
+            await take_snapshot(lost, witnesses, tmp_path)
+        await lost.save(20)
+        await witnesses.meet(lost)
+        old = lost.controller.members.cluster
+        cluster, last = await rebuilt(witnesses, tmp_path, given=given)
+        since = {"made-since"} if nodes_have == "a newer" else set()
+        assert {pool.name for pool in cluster.controller.members.pools()} == {DEFAULT_POOL, "in-the-given", *since}
+        assert await cluster.steps() == [20, 10]  # the later one by its fragments
+        assert (await cluster.controller.catalog.get(JOB, 10)).value.held
+        assert last.problems == ()
+        new = cluster.controller.members.cluster
+        assert (new.id, new.incarnation) == (old.id, old.incarnation + 1)
+        assert new.secret not in ("", old.secret)
+        assert not cluster.records.frozen_because
+        assert (await cluster.save(30, by=attempt(5))).state is SaveState.COMMITTED
+
+    play(run)
+
+
+@pytest.mark.parametrize("given", ["damaged", "torn", "not packed", "no catalog", "of another cluster"])
+def test_a_given_snapshot_that_cannot_be_used_ends_the_rebuild_and_changes_nothing(tmp_path: Path, given: str) -> None:
+    async def run(lost: Cluster, witnesses: FakeWitnesses) -> None:
+        await lost.save(10)
+        await take_snapshot(lost, witnesses, tmp_path)
+        file = await exported(lost)
+        content = {
+            "damaged": gzip.compress(file.replace(b"node-1", b"node-9", 1)),
+            "torn": gzip.compress(file)[:-20],
+            "not packed": file,
+            "no catalog": gzip.compress(b"a letter\n"),
+            "of another cluster": gzip.compress(await exported(await cluster_on())),
+        }[given]
+        cluster = await empty_on()
+        before = await contents(cluster.store)
+        error = await refusal(cluster, witnesses, tmp_path, given=content)
+        assert isinstance(error, RefusedError if given == "of another cluster" else CorruptDataError)
+        assert error.message.startswith("the snapshot ")
+        assert await contents(cluster.store) == before
+        await rebuild(cluster, witnesses, tmp_path)
+
+    play(run)
+    assert list(tmp_path.iterdir()) == []
 
 
 # Refusals

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from sdrs.cli import local_processes
+from sdrs.cli.catalog_file import refuse_snapshot
 from sdrs.cli.local_daemons import controller_daemons, etcd_daemons, node_daemons, purge_daemons, purge_etcd_parts
 from sdrs.cli.local_layout import (
     DEFAULT_NODE_COUNT,
@@ -88,6 +89,8 @@ def bring_up(directory: Path, wish: Wish, tell: Tell) -> UpOutcome:
     missing = local_processes.missing_modules()
     if missing:
         raise SdrsError(f"the daemon needs {', '.join(missing)}, not installed here: pip install 'sdrs[server]'")
+    if wish.import_file is not None:
+        refuse_snapshot(wish.import_file)
     read_layout(directory)  # refuses a folder that is not ours before anything is written into it
     directory.mkdir(parents=True, exist_ok=True)
     tell(f"waiting for another `sdrs up` or `down` in {directory}")

@@ -25,7 +25,7 @@ _EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     examples="""
     sdrs meta snapshot nightly.sdrs
     sdrs meta export move.sdrs
-    sdrs meta rebuild
+    sdrs meta rebuild --snapshot nightly.sdrs
     """,
 )
 def meta() -> None:
@@ -63,7 +63,8 @@ def export(settings: Settings, file: Path, yes: bool) -> None:
 def snapshot(settings: Settings, file: Path) -> None:
     """Write the catalog as it is now into FILE; the cluster goes on.
 
-    Nodes keep snapshots by themselves; this is one to put away. FILE holds the keys of the nodes: keep it as safe as
+    Nodes keep snapshots by themselves; this is one to put away. `sdrs meta rebuild --snapshot FILE` comes back to it,
+    and to what the nodes have since; it cannot be imported. FILE holds the keys of the nodes: keep it as safe as
     the cluster.
     """
     with open_cluster(settings) as cluster:
@@ -78,7 +79,10 @@ def snapshot(settings: Settings, file: Path) -> None:
 @click.argument("file", type=_EXISTING_FILE)
 @pass_settings
 def import_catalog(settings: Settings, file: Path) -> None:
-    """Fill a controller whose catalog is empty from FILE. Any other is refused (exit 4)."""
+    """Fill a controller whose catalog is empty from FILE, as `sdrs meta export` wrote it.
+
+    Any other controller is refused (exit 4), and so is a snapshot: that is for `sdrs meta rebuild --snapshot FILE`.
+    """
     with open_cluster(settings) as cluster:
         imported = cluster.import_meta(file)
     if settings.is_json:
@@ -98,14 +102,22 @@ def import_catalog(settings: Settings, file: Path) -> None:
     examples="""
     sdrs meta rebuild                                    a cluster on this machine
     sdrs meta rebuild --node 10.0.0.5:7071 --node 10.0.0.6:7071
+    sdrs meta rebuild --snapshot nightly.sdrs            or a newer copy, if a node has one
     """,
 )
 @click.option(
     "--node", "nodes", multiple=True, metavar="HOST:PORT", help="A storage node; all of them should be given."
 )
+@click.option(
+    "--snapshot",
+    "snapshot_file",
+    type=_EXISTING_FILE,
+    metavar="FILE",
+    help="A copy that `sdrs meta snapshot` wrote, beside those that nodes keep: the newest is taken.",
+)
 @click.pass_context
 @pass_settings
-def rebuild(settings: Settings, context: click.Context, nodes: tuple[str, ...]) -> None:
+def rebuild(settings: Settings, context: click.Context, nodes: tuple[str, ...], snapshot_file: Path | None) -> None:
     """Bring back a catalog that is lost for good, from what the nodes hold.
 
     The controller must be new, with an empty catalog; any other is refused (exit 4). Nodes keep snapshots of the
@@ -113,7 +125,7 @@ def rebuild(settings: Settings, context: click.Context, nodes: tuple[str, ...]) 
     """
     addresses = list(nodes) or _local_nodes(settings)
     with open_cluster(settings) as cluster, stage_bar(settings, "rebuilding the catalog") as advance:
-        rebuilt = cluster.rebuild_meta(addresses, advance)
+        rebuilt = cluster.rebuild_meta(addresses, advance, snapshot_file)
     for problem in rebuilt.problems:
         emit_warning(settings, problem)
     if settings.is_json:

@@ -505,12 +505,14 @@ class MetaChunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class RebuildMetaRequest(_message.Message):
-    __slots__ = ["node_addresses", "request_id"]
+    __slots__ = ["node_addresses", "request_id", "snapshot"]
     NODE_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     node_addresses: _containers.RepeatedScalarFieldContainer[str]
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ..., node_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    snapshot: bytes
+    def __init__(self, request_id: _Optional[str] = ..., node_addresses: _Optional[_Iterable[str]] = ..., snapshot: _Optional[bytes] = ...) -> None: ...
 
 class RebuildMetaResponse(_message.Message):
     __slots__ = ["checkpoint_count", "done", "done_count", "problems", "stage", "total_count"]

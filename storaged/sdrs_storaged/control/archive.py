@@ -2,7 +2,7 @@
 
 ::
 
-    {"format": "sdrs-catalog-1", "cluster_id": ..., "incarnation": ..., "term": ..., "revision": ..., ...}
+    {"format": "sdrs-catalog-1", "cluster_id": ..., "incarnation": ..., "term": ..., "revision": ..., "sealed": ...}
     {"key": "job/llm-7b", "value": "..."}      a record as it is in the store, in the order of keys
     {"key": "save/...", "value": null}         changed while the file was written: later lines hold, null is deleted
     {"end": true, "record_count": ..., "revision": ..., "hash": ...}
@@ -33,13 +33,17 @@ MAX_LINE_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Whose catalog it is. ``revision`` is where the reading began; the last line tells what it is up to date with."""
+    """Whose catalog it is. ``revision`` is where the reading began; the last line tells what it is up to date with.
+
+    ``sealed``: nothing changed there any more, and the file is of the next incarnation (P18). Any other is a snapshot.
+    """
 
     cluster_id: ClusterId
     incarnation: int
     term: int
     revision: int
     created_unix_ms: int
+    sealed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +170,11 @@ def _header_from(content: dict[str, Any]) -> Header:
     cluster_id = content.get("cluster_id")
     if not isinstance(cluster_id, str) or not cluster_id:
         raise CorruptDataError("the exported catalog does not say whose it is")
-    numbers = (_number(content, name) for name in ("incarnation", "term", "revision", "created_unix_ms"))
-    return Header(ClusterId(cluster_id), *numbers)
+    incarnation, term, revision, created_unix_ms = (
+        _number(content, name) for name in ("incarnation", "term", "revision", "created_unix_ms")
+    )
+    is_sealed = content.get("sealed") is True
+    return Header(ClusterId(cluster_id), incarnation, term, revision, created_unix_ms, is_sealed)
 
 
 def _number(content: dict[str, Any], name: str) -> int:

@@ -76,7 +76,8 @@ class Exporter:
         encoder = Encoder()
         first_revision = await self._records.store.revision()
         term = self._records.term.number
-        waiting = encoder.header(Header(cluster.value.id, incarnation, term, first_revision, self._clock.unix_ms()))
+        header = Header(cluster.value.id, incarnation, term, first_revision, self._clock.unix_ms(), sealed=is_sealed)
+        waiting = encoder.header(header)
         last_revision = first_revision
         async with aclosing(self._all(first_revision, is_sealed=is_sealed)) as found:
             async for revision, (key, value) in found:

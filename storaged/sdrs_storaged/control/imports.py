@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sdrs_core.errors import CorruptDataError, FullError
+from sdrs_core.errors import CorruptDataError, FullError, RefusedError
 from sdrs_core.ids import ClusterId, random_id
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.archive import Decoder, Summary
@@ -35,7 +35,14 @@ class Importer:
         await self._replacement.check_empty()
         staging = await Staging.open(self._folder)
         try:
-            await stage(staging, pieces)
+            summary = await stage(staging, pieces)
+            if not summary.header.sealed:
+                # P18: its cluster went on after it. Nodes have seen more, and would take this for a rollback.
+                raise RefusedError(
+                    "this file is a snapshot, not an export: its cluster went on after it was written. `sdrs meta "
+                    "rebuild --snapshot FILE` brings it back, together with what the nodes have since; `sdrs meta "
+                    "export` writes files that can be imported"
+                )
             cluster = await staging.run(staged_cluster, staging)
             await self._replacement.check_empty()  # it took a while
         except BaseException:

@@ -1,11 +1,15 @@
-"""A lost catalog, brought back from the nodes (P19): their newest copy of it, and the fragments they hold now."""
+"""A lost catalog, brought back from the nodes (P19): the newest copy of it, and the fragments they hold now.
+
+Nodes keep copies; an operator may give one more, which counts like theirs: the newest is what the rebuild begins with.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import xxhash
@@ -43,6 +47,15 @@ class Step:
     problems: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A copy of the catalog, and how its packed bytes are had."""
+
+    id: SnapshotId
+    whose: str
+    read: Callable[[], AsyncIterator[bytes]]
+
+
 class Rebuilder:
     def __init__(self, replacement: Replacement, witnesses: Witnesses, clock: Clock, folder: Path) -> None:
         self._replacement = replacement
@@ -50,10 +63,13 @@ class Rebuilder:
         self._clock = clock
         self._folder = folder
 
-    async def run(self, addresses: Sequence[str]) -> AsyncGenerator[Step, None]:
-        """Every node of the cluster should be named: what is only on others is not brought back by fragments."""
+    async def run(self, addresses: Sequence[str], given: bytes = b"") -> AsyncGenerator[Step, None]:
+        """Every node of the cluster should be named: what is only on others is not brought back by fragments.
+
+        ``given``: a snapshot beside those that nodes keep, packed as theirs are.
+        """
         rebuild = _Rebuild(self._replacement, self._witnesses, self._clock, self._folder)
-        work = asyncio.create_task(rebuild.carry_out(addresses))
+        work = asyncio.create_task(rebuild.carry_out(addresses, given))
         told: Step | None = None
         try:
             while not work.done():
@@ -79,7 +95,7 @@ class _Rebuild:
         self._problems = Problems()
         self.step = Step("asking the nodes")
 
-    async def carry_out(self, addresses: Sequence[str]) -> Step:
+    async def carry_out(self, addresses: Sequence[str], given: bytes) -> Step:
         if not 1 <= len(addresses) <= _MAX_NODES:
             raise InvalidArgumentError(
                 f"name 1 to {_MAX_NODES} storage nodes to rebuild from, not {len(addresses)}: all of the cluster, "
@@ -90,7 +106,10 @@ class _Rebuild:
         cluster_id = _same_cluster(heard)
         staging = await Staging.open(self._folder)
         try:
-            snapshot = await self._stage_newest(staging, heard)
+            copies = _copies_of_nodes(self._witnesses, heard)
+            if given:
+                copies.append(await self._check_given(staging, given, cluster_id))
+            snapshot = await self._stage_newest(staging, copies, cluster_id)
             evidence = await staging.run(Evidence, staging)
             await self._gather(staging, evidence, heard)
             checkpoint_count = await self._reconcile(staging, evidence, heard)
@@ -124,22 +143,48 @@ class _Rebuild:
             heard[address] = testimony
         return heard
 
-    async def _stage_newest(self, staging: Staging, heard: dict[str, Testimony]) -> SnapshotId | None:
+    async def _check_given(self, staging: Staging, given: bytes, cluster_id: ClusterId) -> _Copy:
+        """Who gives a file wants what is in it: one that cannot be used ends the rebuild, unlike a copy of a node."""
+        self._tell("reading the snapshot", 0, 1)
+        packed_hash = xxhash.xxh3_128_hexdigest(given)
+        try:
+            summary = await stage(staging, _unpacked(_whole(given), packed_hash))
+        except CorruptDataError as error:
+            raise CorruptDataError(
+                f"the snapshot cannot be used: {error.message}. Give another, or none: nodes keep copies, too"
+            ) from error
+        await staging.run(staging.clear_sync)
+        header = summary.header
+        if header.cluster_id != cluster_id:
+            raise RefusedError(
+                f"the snapshot is of cluster {header.cluster_id}, the nodes are of {cluster_id}: give one of theirs, "
+                "or none"
+            )
+        snapshot = SnapshotId(
+            cluster_id,
+            header.incarnation,
+            header.term,
+            summary.revision,
+            header.created_unix_ms,
+            len(given),
+            packed_hash,
+        )
+        return _Copy(snapshot, "the given file", lambda: _whole(given))
+
+    async def _stage_newest(self, staging: Staging, copies: list[_Copy], cluster_id: ClusterId) -> SnapshotId | None:
         """The newest copy of the catalog that proves whole; each is usually kept by several nodes."""
-        copies = [(snapshot, address) for address, found in heard.items() for snapshot in found.snapshots]
-        copies.sort(key=lambda copy: copy[0].age, reverse=True)
-        for number, (snapshot, address) in enumerate(copies):
+        copies.sort(key=lambda copy: copy.id.age, reverse=True)
+        for number, copy in enumerate(copies):
             self._tell("reading the newest copy of the catalog", number, len(copies))
             try:
-                if snapshot.cluster_id != heard[address].cluster_id:
+                if copy.id.cluster_id != cluster_id:
                     raise CorruptDataError("it is of another cluster")
-                pieces = self._witnesses.read_snapshot(address, snapshot)
-                await stage(staging, _unpacked(pieces, snapshot))
-                return snapshot
+                await stage(staging, _unpacked(copy.read(), copy.id.hash))
+                return copy.id
             except SdrsError as error:
                 self._problems.add(
-                    f"the copy of the catalog at revision {snapshot.revision} of node {heard[address].node.id} cannot "
-                    f"be used: {error.message}"
+                    f"the copy of the catalog at revision {copy.id.revision} of {copy.whose} cannot be used: "
+                    f"{error.message}"
                 )
                 await staging.run(staging.clear_sync)
         self._problems.add("no node has a copy of the catalog: only what fragments tell can be brought back")
@@ -171,6 +216,14 @@ def _same_cluster(heard: dict[str, Testimony]) -> ClusterId:
     return clusters.pop()
 
 
+def _copies_of_nodes(witnesses: Witnesses, heard: dict[str, Testimony]) -> list[_Copy]:
+    return [
+        _Copy(snapshot, f"node {found.node.id}", partial(witnesses.read_snapshot, address, snapshot))
+        for address, found in heard.items()
+        for snapshot in found.snapshots
+    ]
+
+
 def _stage_nodes(staging: Staging, heard: list[Testimony]) -> None:
     """Where readers find the holders; a record without a secret takes the first key that comes with its name."""
     for testimony in heard:
@@ -181,8 +234,12 @@ def _stage_nodes(staging: Staging, heard: list[Testimony]) -> None:
         staging.apply_sync([(key, put(key, NodeRecord(node, secret="")).value)])
 
 
-async def _unpacked(pieces: AsyncIterator[bytes], snapshot: SnapshotId) -> AsyncIterator[bytes]:
-    """What a node kept, unpacked a little at a time (I10); CorruptDataError if it is not what its name says."""
+async def _whole(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+async def _unpacked(pieces: AsyncIterator[bytes], packed_hash: str) -> AsyncIterator[bytes]:
+    """What was kept, unpacked a little at a time (I10); CorruptDataError if it is not what its name says."""
     unpacker = zlib.decompressobj(_GZIP)
     hasher = xxhash.xxh3_128()
     async for piece in pieces:
@@ -193,5 +250,5 @@ async def _unpacked(pieces: AsyncIterator[bytes], snapshot: SnapshotId) -> Async
                 piece = unpacker.unconsumed_tail
         except zlib.error as error:
             raise CorruptDataError(f"it cannot be unpacked: {error}") from error
-    if not unpacker.eof or hasher.hexdigest() != snapshot.hash:
+    if not unpacker.eof or hasher.hexdigest() != packed_hash:
         raise CorruptDataError("it does not match its hash")

@@ -36,7 +36,7 @@ class MetaService:
         )
 
     async def rebuild_meta(self, request: pb.RebuildMetaRequest) -> AsyncIterator[pb.RebuildMetaResponse]:
-        async with aclosing(self._rebuilder.run(list(request.node_addresses))) as steps:
+        async with aclosing(self._rebuilder.run(list(request.node_addresses), request.snapshot)) as steps:
             async for step in steps:
                 yield pb.RebuildMetaResponse(
                     stage=step.stage,
