@@ -116,6 +116,7 @@ class Saves:
                 self._commits.renew(pending)
             return known
         if refusal:
+            await self._records.check_leading()  # a cluster that changes nothing any more says that first
             raise refusal
         save = Save(
             save_id=SaveId(random_id()),
