@@ -10,6 +10,8 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 
+from tests.support.waiting import let_others_run
+
 _CHUNK_BYTES = 65536
 _MAX_HELD = 1000
 
@@ -36,10 +38,14 @@ class Proxy:
         """End all connections, and refuse new ones until ``start``."""
         assert self._server
         self._server.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
-        if self._connections:
-            await asyncio.wait(list(self._connections))
+        # Those that were accepted in this instant begin, so that they can be ended; what is aborted is closed a turn
+        # later, and nothing is left for the garbage collector to complain about.
+        await let_others_run()
+        while self._connections:
+            for writer in list(self._writers):
+                writer.transport.abort()
+            await asyncio.wait(list(self._connections), timeout=0.05)
+        await let_others_run()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,3 +20,9 @@ def wait_for(condition: Callable[[], T], what: str, seconds: float = 20.0) -> T:
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {seconds} s in vain: {what}")
         time.sleep(0.02)
+
+
+async def let_others_run() -> None:
+    """What is ready on this event loop, and what follows from it at once, is done when this returns."""
+    for _ in range(10):
+        await asyncio.sleep(0)
