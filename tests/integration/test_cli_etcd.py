@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sdrs.cli.local_processes import find_etcd
+from tests.support.etcd import needs_system_etcd
 from tests.support.machine import Machine, own_machine
 from tests.support.program import Program
 
-pytestmark = pytest.mark.skipif(find_etcd() is None, reason="there is no etcd here")
+pytestmark = needs_system_etcd  # one is killed
 
 ETCDS = ["etcd-1", "etcd-2", "etcd-3"]
 CONTROLLERS = ["controller-1", "controller-2"]
