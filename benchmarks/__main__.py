@@ -10,19 +10,25 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import catalog, failover, l1, l2, startup, streams
+from benchmarks import catalog, codec, failover, l1, l2, l3, l3_restore, placement, repair, startup, streams
 from benchmarks.results import LATEST, Benchmark, Result, write_latest
 
 BENCHMARKS: dict[str, Benchmark] = {
     "l1_save": l1.l1_save,
     "l1_restore": l1.l1_restore,
     "l2_save": l2.l2_save,
+    "l3_save": l3.l3_save,
+    "l3_restore": l3_restore.l3_restore,
+    "codec": codec.codec,
     "failover": failover.failover,
+    "repair": repair.repair,
+    "save_under_repair": repair.save_under_repair,
     "streams": streams.streams,
     "rss_bytes": l1.rss_bytes,
     "import_seconds": startup.import_seconds,
     "commits_per_second": catalog.commits_per_second,
     "ranks_1000": catalog.ranks_1000,
+    "placement": placement.placement,
 }
 
 

@@ -1,4 +1,5 @@
-"""The story of ``make demo``: storage nodes are killed in mid-save and in mid-restore, and nothing is lost.
+"""The story of ``make demo``: the worst minute. Two storage nodes are killed in the middle of a save, two in the middle
+of a restore, bytes are flipped on a disk, and nothing is lost.
 
 Everything is real: daemons in processes of their own, kill -9, fsynced files. It cleans up after itself and exits 0 if
 every claim it makes was seen to hold.
@@ -27,7 +28,7 @@ from sdrs import connect
 
 HERE = Path(__file__).parent
 SDRS = Path(sys.executable).with_name("sdrs")
-STEPS, SAVE_EVERY, BALLAST_MIB = 30, 10, 384
+STEPS, SAVE_EVERY, BALLAST_MIB = 30, 10, 192
 WAIT_SECONDS = 60.0
 
 
@@ -83,7 +84,7 @@ def cluster_folder() -> Iterator[Path]:
 
 def trainer(job: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(HERE / "train_tiny.py"), "--job", job, "--steps", str(STEPS)]
-    command += ["--save-every", str(SAVE_EVERY), "--ballast-mib", str(BALLAST_MIB), "--pool", "fast"]
+    command += ["--save-every", str(SAVE_EVERY), "--ballast-mib", str(BALLAST_MIB), "--pool", "prod"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -136,7 +137,7 @@ def ask(*arguments: str) -> str:
 
 
 def groups() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(ask("group", "list", "--pool", "fast"))
+    found: list[dict[str, Any]] = json.loads(ask("group", "list", "--pool", "prod"))
     return found
 
 
@@ -149,76 +150,105 @@ def run_to_the_end(job: str) -> str:
     return digest_in(lines[-1])
 
 
-def train_while_the_primary_dies(folder: Path, job: str) -> tuple[str, str]:
-    """The digest of the final state, and the node that was killed in the middle of the second save."""
+def train_while_two_nodes_die(folder: Path, job: str) -> tuple[str, list[str]]:
+    """The digest of the final state, and the nodes that were killed in the middle of the second save."""
     process = trainer(job)
-    victim, last = "", ""
+    victims: list[str] = []
+    last = ""
     for line in lines_of(process):
         last = line
         if line.startswith(f"saving step {2 * SAVE_EVERY} "):
-            # Ranks of this host are sent to the first group.
-            victim = groups()[0]["primary"]
-            wait_until(partial(receiving, folder, victim), "bytes of the save to arrive at its primary")
-            kill_9(victim)
+            # Ranks of this host are sent to the first group: its primary dies, and a member with it.
+            group = groups()[0]
+            victims = [group["primary"], next(node for node in group["members"] if node != group["primary"])]
+            wait_until(partial(receiving, folder, victims[0]), "bytes of the save to arrive at its primary")
+            for victim in victims:
+                kill_9(victim)
     if process.wait() != 0:
         raise SystemExit(f"the trainer of {job} failed with {process.returncode}")
-    return digest_in(last), victim
+    return digest_in(last), victims
 
 
-def restore_while_a_holder_dies(job: str) -> tuple[str, str]:
-    """The digest of what was restored, and the node that was killed while it was being read."""
-    victim = ""
+def restore_while_two_nodes_die(job: str, victims: list[str]) -> str:
+    """The digest of what was restored while ``victims`` were killed."""
+    left = list(victims)
 
     def progress(read_bytes: int, total_bytes: int) -> None:
-        nonlocal victim
-        if not victim and read_bytes > total_bytes // 10:
-            victim = next(node["id"] for node in json.loads(ask("node", "list")) if node["id"] in holders)
-            kill_9(victim)
+        if left and read_bytes > total_bytes // 10:
+            kill_9(left.pop())
 
     with connect() as cluster:
-        ckpts = cluster.checkpoints(job)
-        holders = {holder.node_id for shard in ckpts.shards(STEPS) for blob in shard.blobs for holder in blob.holders}
-        state = ckpts.restore(STEPS, progress=progress)
-    return digest(state), victim
+        return digest(cluster.checkpoints(job).restore(STEPS, progress=progress))
+
+
+def restored_digest(job: str) -> str:
+    with connect() as cluster:
+        return digest(cluster.checkpoints(job).restore(STEPS))
+
+
+def is_healthy() -> bool:
+    return bool(json.loads(ask("status"))["state"] == "healthy")
+
+
+def flip_a_byte(folder: Path, job: str) -> Path:
+    """In the parity of what the job saved last: nobody reads that while all is well."""
+    with connect() as cluster:
+        (shard,) = cluster.checkpoints(job).shards(STEPS)
+    blob = max(shard.blobs, key=lambda blob: blob.size_bytes)
+    fragment = next(folder.glob(f"cluster/*/disk-*/fragments/*/{blob.id}.5"))
+    with fragment.open("r+b") as file:
+        file.seek(fragment.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 0xFF]))
+    return fragment
 
 
 def tell_the_story(folder: Path) -> None:
-    story.chapter("A cluster on this machine: a controller, four storage nodes, a pool that keeps two copies")
-    told = run_sdrs("up", "--nodes", "4", "--dir", str(folder / "cluster"), "--port", "0")
+    story.chapter("A cluster on this machine: a controller, six storage nodes, a pool that codes 4+2")
+    told = run_sdrs("up", "--nodes", "6", "--dir", str(folder / "cluster"), "--port", "0")
     found = re.search(r"sdrs://[\w.:]+", told)
     assert found, told
     os.environ["SDRS_URL"] = found.group()  # the trainers find the cluster by it
-    run_sdrs("pool", "create", "fast", "--level", "L2", "--mirrors", "2")
-    run_sdrs("group", "list", "--pool", "fast")
+    run_sdrs("pool", "create", "prod", "--level", "L3", "--ec", "4+2")
 
-    story.chapter("A model trains undisturbed; every save is fsynced on two nodes before it counts")
+    story.chapter("A model trains undisturbed; every save lies on six nodes, any four of which bring it back")
     wanted = run_to_the_end("undisturbed")
 
-    story.chapter("The same training; its primary is killed in the middle of a save")
-    final, victim = train_while_the_primary_dies(folder, "unlucky")
+    story.chapter("The same training; two nodes are killed in the middle of a save, one of them its primary")
+    final, victims = train_while_two_nodes_die(folder, "unlucky")
     story.check(final == wanted, "the training went on by itself, to the very weights of the undisturbed one")
-    steps = [checkpoint["step"] for checkpoint in json.loads(ask("ckpt", "list", "unlucky"))]
+    checkpoints = json.loads(ask("ckpt", "list", "unlucky"))
     expected = [STEPS - SAVE_EVERY * n for n in range(STEPS // SAVE_EVERY)]
+    steps = [checkpoint["step"] for checkpoint in checkpoints]
     story.check(steps == expected, f"every step that was saved is there, once: {steps}")
-    levels = {checkpoint["level"] for checkpoint in json.loads(ask("ckpt", "list", "unlucky"))}
-    story.check(levels == {"L2"}, "each of them at L2: no save was acknowledged with less")
-    story.check(all(victim not in group["members"] for group in groups()), f"no group counts on {victim} any more")
-    run_sdrs("history", "--limit", "6")
-
-    story.chapter("The node comes back: what it holds counts again")
-    run_sdrs("up", "--dir", str(folder / "cluster"))
-    wait_until(lambda: any(group["primary"] == victim for group in groups()), f"{victim} to lead its group again")
-    story.check(True, f"{victim} leads its own group again")
-
-    story.chapter("A holder is killed in the middle of a restore")
-    restored, victim = restore_while_a_holder_dies("unlucky")
-    story.check(restored == wanted, f"step {STEPS} came back bit for bit, although {victim} died while it was read")
+    story.check({checkpoint["level"] for checkpoint in checkpoints} == {"L3"}, "each of them at L3")
+    gone = set(victims)
+    is_gone = all(gone.isdisjoint(group["members"]) for group in groups())
+    story.check(is_gone, f"no group counts on {' or '.join(victims)} any more")
+    story.check(restored_digest("unlucky") == wanted, f"step {STEPS} comes back bit for bit with both nodes dead")
     run_sdrs("status", allow=(0, 3))
-    run_sdrs("up", "--dir", str(folder / "cluster"))
 
-    story.chapter("What is stored is checked where it lies: every copy of every blob")
+    story.chapter("The nodes come back: what they hold counts again, what they missed is made anew")
+    run_sdrs("up", "--dir", str(folder / "cluster"))
+    wait_until(is_healthy, "the cluster to heal itself")
+    story.check(True, "healthy again: every blob has all its fragments, each on a node of its own")
+    run_sdrs("history", "--limit", "8")
+
+    story.chapter("Two nodes are killed in the middle of a restore")
+    names = sorted(node["id"] for node in json.loads(ask("node", "list")))
+    restored = restore_while_two_nodes_die("unlucky", names[-2:])
+    story.check(restored == wanted, f"step {STEPS} came back bit for bit: what was lost is computed from the rest")
+    run_sdrs("up", "--dir", str(folder / "cluster"))
+    wait_until(is_healthy, "the cluster to heal itself")
+
+    story.chapter("A byte of a fragment that nobody reads is flipped on its disk")
+    fragment = flip_a_byte(folder, "unlucky")
+    story.tell(f"flipped one of {fragment.stat().st_size} bytes of {fragment.relative_to(folder)}")
+    run_sdrs("scrub", "start", "--deep", "--job", "unlucky", "--wait", allow=(3,))
+    wait_until(is_healthy, "repair to mend what the scrub found")
     run_sdrs("ckpt", "verify", "unlucky", str(STEPS))
-    run_sdrs("ckpt", "verify", "unlucky", str(2 * SAVE_EVERY))
+    story.check(restored_digest("unlucky") == wanted, "the scrub found it, repair mended it, and the bytes are right")
 
     story.chapter("The end: the cluster stops, the demo cleans up")
     run_sdrs("down", "--dir", str(folder / "cluster"))

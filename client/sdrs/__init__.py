@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from sdrs.cluster import connect as connect
     from sdrs.saving import Progress as Progress
     from sdrs.saving import Saving as Saving
+    from sdrs.upkeep import NodeDisk as NodeDisk
+    from sdrs.upkeep import NodeStatus as NodeStatus
+    from sdrs.upkeep import RepairStatus as RepairStatus
     from sdrs.views import ClusterInfo as ClusterInfo
     from sdrs.views import Event as Event
     from sdrs.views import FailoverOutcome as FailoverOutcome
@@ -48,8 +51,11 @@ _HOMES = {
     "GroupInfo": ("sdrs.views", "GroupInfo"),
     "JobInfo": ("sdrs.views", "JobInfo"),
     "Level": ("sdrs_core.levels", "Level"),
+    "NodeDisk": ("sdrs.upkeep", "NodeDisk"),
+    "NodeStatus": ("sdrs.upkeep", "NodeStatus"),
     "PoolInfo": ("sdrs.views", "PoolInfo"),
     "Progress": ("sdrs.saving", "Progress"),
+    "RepairStatus": ("sdrs.upkeep", "RepairStatus"),
     "Saving": ("sdrs.saving", "Saving"),
     "Verification": ("sdrs.views", "Verification"),
     "aio": ("sdrs.aio", ""),
@@ -66,8 +72,11 @@ __all__ = [
     "GroupInfo",
     "JobInfo",
     "Level",
+    "NodeDisk",
+    "NodeStatus",
     "PoolInfo",
     "Progress",
+    "RepairStatus",
     "RestoreWarning",
     "Saving",
     "SdrsError",

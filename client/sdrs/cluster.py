@@ -10,16 +10,19 @@ from sdrs import forks
 from sdrs.address import cluster_url, listens, parse_url
 from sdrs.checkpoints import Checkpoints
 from sdrs.operations import Operations
+from sdrs.pools import Pools
 from sdrs.process import Process, Settings
 from sdrs.rpc.channels import Channels
 from sdrs.rpc.control import Control
-from sdrs.views import ClusterInfo, JobInfo, PoolInfo, cluster_info_from, pool_info_from
+from sdrs.scrubs import Scrubs
+from sdrs.upkeep import Upkeep
+from sdrs.views import ClusterInfo, JobInfo, cluster_info_from
 from sdrs_core.attempts import Attempt
-from sdrs_core.cluster import DEFAULT_POOL, Group, Node, Pool, ReadPolicy, Retention
+from sdrs_core.cluster import DEFAULT_POOL, Group, Node
 from sdrs_core.errors import DeadlineExceededError, InvalidArgumentError, RefusedError, SdrsError, UnavailableError
-from sdrs_core.ids import ClusterId, JobName, PoolName, check_name, random_id
+from sdrs_core.ids import ClusterId, JobName, PoolName, check_name
 from sdrs_core.levels import Level, parse_level
-from sdrs_proto.convert import group_from, level_to, node_from, pool_to, read_policy_to
+from sdrs_proto.convert import node_from
 from sdrs_proto.v1 import control_pb2 as messages
 
 DEFAULT_STAGING_BYTES = 256 << 20
@@ -77,7 +80,7 @@ def _staging_budget() -> int:
     return int(text)
 
 
-class Cluster(Operations):
+class Cluster(Pools, Operations, Upkeep, Scrubs):
     """Made by ``connect``; may be used from several threads, and after a fork."""
 
     def __init__(self, url: str, cluster_id: ClusterId, settings: Settings) -> None:
@@ -114,92 +117,8 @@ class Cluster(Operations):
 
     def node(self, node_id: str) -> tuple[Node, list[Group]]:
         """A node and the groups that it is a member of."""
-        response = self.process().control.call("get_node", messages.GetNodeRequest(node_id=node_id))
-        return node_from(response.node), [group_from(group) for group in response.groups]
-
-    def pools(self) -> list[PoolInfo]:
-        pages = self.process().control.pages("list_pools", messages.ListPoolsRequest())
-        return [pool_info_from(pool) for page in pages for pool in page.pools]
-
-    def pool(self, name: str) -> PoolInfo:
-        response = self.process().control.call("get_pool", messages.GetPoolRequest(name=name))
-        return pool_info_from(response.pool, list(response.groups))
-
-    def create_pool(
-        self,
-        name: str,
-        level: str | Level = "L1",
-        *,
-        mirrors: int | None = None,
-        ec: str | None = None,
-        keep_last: int | None = None,
-        keep_every_steps: int | None = None,
-        max_age_seconds: int | None = None,
-        allow_degraded: bool = False,
-        read_policy: str | ReadPolicy = ReadPolicy.ROUND_ROBIN,
-    ) -> PoolInfo:
-        """Make a pool. ``mirrors`` is for L2, ``ec`` (``"4+2"``) for L3; without retention rules everything is kept.
-
-        ``allow_degraded``: saves go on with fewer copies when too few nodes are left. ``read_policy``: which holder is
-        read first.
-        """
-        data_fragments, parity_fragments = _parse_ec(ec)
-        wanted = parse_level(level)
-        pool = Pool(
-            name=PoolName(check_name(name, "pool")),
-            level=wanted,
-            mirrors=_default_mirrors(wanted) if mirrors is None else _check_count("mirrors", mirrors, 1),
-            data_fragments=data_fragments,
-            parity_fragments=parity_fragments,
-            retention=Retention(
-                keep_last=_check_count("keep_last", keep_last or 0),
-                keep_every_steps=_check_count("keep_every_steps", keep_every_steps or 0),
-                max_age_seconds=_check_count("max_age_seconds", max_age_seconds or 0),
-            ),
-            allow_degraded=allow_degraded,
-            read_policy=_parse_read_policy(read_policy),
-        )
-        request = messages.CreatePoolRequest(request_id=random_id(), pool=pool_to(pool))
-        return pool_info_from(self.process().control.call("create_pool", request).pool)
-
-    def update_pool(
-        self,
-        name: str,
-        *,
-        level: str | Level | None = None,
-        mirrors: int | None = None,
-        keep_last: int | None = None,
-        keep_every_steps: int | None = None,
-        max_age_seconds: int | None = None,
-        allow_degraded: bool | None = None,
-        read_policy: str | ReadPolicy | None = None,
-    ) -> PoolInfo:
-        """Change a pool: None leaves a setting as it is, 0 turns a retention rule off.
-
-        A pool that is given another level gets that level's usual number of copies unless ``mirrors`` says another.
-        """
-        request = messages.UpdatePoolRequest(request_id=random_id(), name=name)
-        if level is not None:
-            wanted = parse_level(level)
-            request.level = level_to(wanted)
-            if mirrors is None and self.pool(name).pool.level is not wanted:
-                mirrors = _default_mirrors(wanted)
-        if mirrors is not None:
-            request.mirrors = _check_count("mirrors", mirrors, 1)
-        if allow_degraded is not None:
-            request.allow_degraded = allow_degraded
-        if read_policy is not None:
-            request.read_policy = read_policy_to(_parse_read_policy(read_policy))
-        if keep_last is not None:
-            request.keep_last = _check_count("keep_last", keep_last)
-        if keep_every_steps is not None:
-            request.keep_every_steps = _check_count("keep_every_steps", keep_every_steps)
-        if max_age_seconds is not None:
-            request.max_age_seconds = _check_count("max_age_seconds", max_age_seconds)
-        return pool_info_from(self.process().control.call("update_pool", request).pool)
-
-    def delete_pool(self, name: str) -> None:
-        self.process().control.call("delete_pool", messages.DeletePoolRequest(request_id=random_id(), name=name))
+        status = self.node_status(node_id)
+        return status.node, list(status.groups)
 
     def jobs(self) -> list[JobInfo]:
         pages = self.process().control.pages("list_jobs", messages.ListJobsRequest())
@@ -243,30 +162,3 @@ class Cluster(Operations):
 
     def __repr__(self) -> str:
         return f"<Cluster {self.id} at {self.url}>"
-
-
-def _parse_ec(text: str | None) -> tuple[int, int]:
-    if text is None:
-        return 1, 0
-    data, plus, parity = str(text).partition("+")
-    if not (plus and data.isdecimal() and parity.isdecimal() and int(data) and int(parity)):
-        raise InvalidArgumentError(f"{text!r} is not an erasure code: give data+parity fragments, 4+2 for example")
-    return int(data), int(parity)
-
-
-def _default_mirrors(level: Level) -> int:
-    return 2 if level is Level.L2 else 1
-
-
-def _parse_read_policy(text: str | ReadPolicy) -> ReadPolicy:
-    try:
-        return ReadPolicy(str(text).replace("-", "_"))
-    except ValueError:
-        known = ", ".join(policy.value.replace("_", "-") for policy in ReadPolicy)
-        raise InvalidArgumentError(f"{text!r} is not a read policy: give one of {known}") from None
-
-
-def _check_count(name: str, value: int, least: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**32:
-        raise InvalidArgumentError(f"{name} is {value!r}: give a whole number from {least} on")
-    return value

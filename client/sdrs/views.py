@@ -26,8 +26,22 @@ class RepairProgress:
     done_blobs: int = 0
     done_bytes: int = 0
     failed_blobs: int = 0
-    # With too few live copies, while the node that has another is waited for.
+    # With too little redundancy, while the node that has more is waited for.
     awaited_blobs: int = 0
+    # Measured of late; 0 while nothing is made.
+    bytes_per_second: int = 0
+    # Until all that waits is made, at that rate; 0: not known.
+    remaining_seconds: int = 0
+    # Of the waiting ones: those that only move, to another node or into another form; and those that are mirrored.
+    moving_blobs: int = 0
+    mirroring_blobs: int = 0
+    # Made since there was last nothing to do.
+    wave_done_bytes: int = 0
+
+    @property
+    def rebuilding_blobs(self) -> int:
+        """Those that wait because they have too little redundancy."""
+        return max(0, self.waiting_blobs - self.moving_blobs - self.mirroring_blobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +81,9 @@ class PoolInfo:
     checkpoint_count: int
     used_bytes: int
     groups: tuple[Group, ...] = ()
+    # What another pool has a whole mirror of.
+    mirrored_count: int = 0
+    mirrored_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +185,25 @@ def cluster_info_from(message: control_pb2.GetClusterResponse) -> ClusterInfo:
         degraded_group_count=message.degraded_group_count,
         degraded_blob_count=message.degraded_blob_count,
         unavailable_count=message.unavailable_count,
-        repair=RepairProgress(
-            waiting_blobs=message.repair.waiting_blobs,
-            waiting_bytes=message.repair.waiting_bytes,
-            done_blobs=message.repair.done_blobs,
-            done_bytes=message.repair.done_bytes,
-            failed_blobs=message.repair.failed_blobs,
-            awaited_blobs=message.repair.awaited_blobs,
-        ),
+        repair=repair_progress_from(message.repair),
         store=message.store,
         frozen_because=message.frozen_because,
+    )
+
+
+def repair_progress_from(message: control_pb2.RepairProgress) -> RepairProgress:
+    return RepairProgress(
+        waiting_blobs=message.waiting_blobs,
+        waiting_bytes=message.waiting_bytes,
+        done_blobs=message.done_blobs,
+        done_bytes=message.done_bytes,
+        failed_blobs=message.failed_blobs,
+        awaited_blobs=message.awaited_blobs,
+        bytes_per_second=message.bytes_per_second,
+        remaining_seconds=message.remaining_seconds,
+        moving_blobs=message.moving_blobs,
+        mirroring_blobs=message.mirroring_blobs,
+        wave_done_bytes=message.wave_done_bytes,
     )
 
 
@@ -188,6 +214,8 @@ def pool_info_from(message: cluster_pb2.Pool, groups: list[cluster_pb2.Group] | 
         checkpoint_count=message.checkpoint_count,
         used_bytes=message.used_bytes,
         groups=tuple(group_from(group) for group in groups or ()),
+        mirrored_count=message.mirrored_count,
+        mirrored_bytes=message.mirrored_bytes,
     )
 
 

@@ -8,10 +8,9 @@ from enum import StrEnum
 
 import xxhash
 
+from sdrs_core.codes import MIRROR
 from sdrs_core.ids import BlobId, DiskId, JobName, NodeId, PoolName, SaveId
 from sdrs_core.levels import Level
-
-MIRROR = "mirror"
 
 
 class SaveState(StrEnum):
@@ -69,6 +68,13 @@ class Shard:
     size_bytes: int
     content_hash: str
     blobs: tuple[Blob, ...]
+    # The same blobs once more, in the pool that mirrors this one; reported apart (P4), and perhaps not all of them yet.
+    mirrors: tuple[Blob, ...] = ()
+
+    @property
+    def all_blobs(self) -> tuple[Blob, ...]:
+        """Whatever has fragments somewhere."""
+        return (*self.blobs, *self.mirrors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,10 @@ class Save:
     ended_unix_ms: int = 0
     before_deletion: SaveState | None = None
     layout: int = 0
+    # Some blob has less redundancy than its pool asks for; repair clears it.
+    degraded: bool = False
+    # The pool that has a whole mirror of it; empty: none has.
+    mirror_pool: str = ""
 
     @property
     def title(self) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sdrs_core.errors import InvalidArgumentError, UnsupportedError
+from sdrs_core.codes import Code, check_code
+from sdrs_core.errors import InvalidArgumentError
 from sdrs_core.ids import DiskId, GroupId, NodeId, PoolName, check_name
 from sdrs_core.levels import Level
 
@@ -17,6 +18,8 @@ class DiskState(StrEnum):
     NEAR_FULL = "near_full"
     FULL = "full"
     FAILED = "failed"
+    # An operator's word: what it holds moves elsewhere, and nothing new comes.
+    DRAINING = "draining"
 
     @property
     def takes_writes(self) -> bool:
@@ -62,6 +65,8 @@ class Node:
     last_seen_unix_ms: int = 0
     # An operator's word: it takes no part in new saves.
     cordoned: bool = False
+    # An operator's word: what it holds moves elsewhere, so that it can be removed.
+    draining: bool = False
     # It went away too often of late; told to readers, never stored.
     flapping: bool = False
 
@@ -103,10 +108,32 @@ class Pool:
     allow_degraded: bool = False
     read_policy: ReadPolicy = ReadPolicy.ROUND_ROBIN
 
+    # The newest checkpoints are mirrored whole in another pool, up to this proportion of the bytes of this one (L3).
+    mirror_pool: str = ""
+    mirror_ratio: float = 0.0
+    # Whose disks it uses; empty: every node's.
+    node_ids: tuple[NodeId, ...] = ()
+    # Of the bytes of its checkpoints, without their redundancy; 0: no limit but the disks'.
+    quota_bytes: int = 0
+
     @property
-    def copies(self) -> int:
-        """How many members a full group has, each with a copy of its own."""
+    def code(self) -> Code | None:
+        return Code(self.data_fragments, self.parity_fragments) if self.level is Level.L3 else None
+
+    @property
+    def member_count(self) -> int:
+        """How many members a full group has, each with a copy or a fragment of its own."""
+        if self.level is Level.L3:
+            return self.data_fragments + self.parity_fragments
         return self.mirrors if self.level is Level.L2 else 1
+
+    @property
+    def can_shrink(self) -> bool:
+        """Whether saves go on with fewer members than a full group has."""
+        return self.allow_degraded or self.level is Level.L3
+
+    def has_node(self, node_id: NodeId) -> bool:
+        return not self.node_ids or node_id in self.node_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +174,21 @@ class Order:
 MAX_MIRRORS = 8
 
 
-def level_reached(pool: Pool, copies: int) -> Level:
-    """The level that so many durable copies are worth in a pool (I6)."""
-    if copies == 0:
-        return Level.NONE
-    return pool.level if copies >= pool.copies else Level.L1
-
-
 def check_pool(pool: Pool) -> Pool:
-    """Refuse what cannot be kept; L3 is refused until it exists."""
+    """Refuse what cannot be kept."""
     check_name(pool.name, "pool")
-    check_level(pool.level)
+    if pool.level is Level.NONE:
+        raise InvalidArgumentError("a pool needs a level: use --level L1, L2 or L3")
+    if pool.level is Level.L3:
+        return _check_coded(pool)
     if pool.data_fragments > 1 or pool.parity_fragments:
         raise InvalidArgumentError(
             f'pool "{pool.name}" at {pool.level} stores whole copies: leave out --ec, which belongs to L3'
+        )
+    if pool.mirror_pool or pool.mirror_ratio:
+        raise InvalidArgumentError(
+            f'pool "{pool.name}" at {pool.level} is not mirrored to another pool: leave out --mirror-pool and '
+            "--mirror-ratio, which belong to L3"
         )
     if pool.level is Level.L1 and pool.mirrors > 1:
         raise InvalidArgumentError(
@@ -177,15 +205,23 @@ def check_pool(pool: Pool) -> Pool:
     return pool
 
 
-def check_level(level: Level) -> Level:
-    if level is Level.NONE:
-        raise InvalidArgumentError("a pool needs a level: use --level L1 or L2")
-    if level > Level.L2:
-        raise UnsupportedError(
-            f"level {level} does not exist in this version: L1 (one copy) and L2 (mirrors with failover) can be "
-            f"promised; use --level L2 --mirrors 2"
+def _check_coded(pool: Pool) -> Pool:
+    if not pool.parity_fragments:
+        raise InvalidArgumentError(f'pool "{pool.name}" at L3 needs an erasure code: use --ec 4+2')
+    check_code(pool.data_fragments, pool.parity_fragments)
+    if pool.mirrors > 1:
+        raise InvalidArgumentError(
+            f'pool "{pool.name}" at L3 stores fragments of a code: leave out --mirrors, or use --level L2'
         )
-    return level
+    if bool(pool.mirror_pool) != bool(pool.mirror_ratio):
+        raise InvalidArgumentError(f'pool "{pool.name}": --mirror-pool and --mirror-ratio go together')
+    if not 0 <= pool.mirror_ratio <= 1:
+        raise InvalidArgumentError(
+            f'pool "{pool.name}": mirror_ratio {pool.mirror_ratio:g} is not a proportion: use 0 to 1, 0.25 for example'
+        )
+    if pool.mirror_pool == pool.name:
+        raise InvalidArgumentError(f'pool "{pool.name}" cannot be its own mirror: name another pool')
+    return pool
 
 
 def choose_group(

@@ -12,7 +12,11 @@ from enum import StrEnum
 
 from sdrs_core.cluster import Group, Pool
 from sdrs_core.ids import GroupId, NodeId, PoolName
+from sdrs_core.levels import Level
 from sdrs_core.placement import nearness, stable_hash
+
+# A coded save that lost a member on its way is let finish without it, for so long.
+BUSY_SECONDS = 30.0
 
 
 class Liveness(StrEnum):
@@ -29,10 +33,12 @@ class NodeFacts:
     domain: str
     liveness: Liveness
     takes_writes: bool = True
+    # Also while it is drained: it takes no part in new saves.
     cordoned: bool = False
+    draining: bool = False
     flapping: bool = False
-    # Since it was last seen coming up; a node that has just returned is not given back its groups at once.
-    up_for_seconds: float = 1e9
+    # Since it came up, or went down; a node that has just returned is not given back its groups at once.
+    state_seconds: float = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,8 @@ class View:
     shunned: frozenset[tuple[GroupId, NodeId]] = frozenset()
     # Groups that an operator is moving right now: left alone.
     moving: frozenset[GroupId] = frozenset()
+    # Groups that receive a save right now.
+    busy: frozenset[GroupId] = frozenset()
 
 
 class Cause(StrEnum):
@@ -56,6 +64,8 @@ class Cause(StrEnum):
     MEMBER_SHUNNED = "slow_member_replaced"
     RESTORED = "group_restored"
     CORDONED = "cordoned_member_replaced"
+    DRAINED = "drained_member_replaced"
+    LEFT_POOL = "pool_left_by_member"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +91,17 @@ def first_epoch(incarnation: int) -> int:
 def decide_failover(view: View, *, settle_seconds: float) -> list[Reform]:
     """Which groups to re-form now, by group id; applying all of them and deciding again gives none.
 
-    - paused, or moved by an operator right now: left alone. An L1 group is never moved (I4)
+    - paused, or moved by an operator right now: left alone. An L1 group is never moved (I4); one that has more than one
+      member, because its pool was at a higher level before, goes on with one of them
     - a node that is not judged yet (UNKNOWN) stays what it is: neither lost, nor a spare, nor home
-    - a lost member is replaced by a spare. Without enough spares the group goes on with fewer if its pool allows that;
-      otherwise it stays as it is, and refuses saves: nothing would be gained by moving it
-    - a member that is cordoned, shunned or takes no writes is replaced by a spare. Without one it stays, unless it
-      keeps saves from going on (it is shunned, or takes no writes) and the pool allows fewer copies
+    - a lost member is replaced by a spare. Without enough spares the group goes on with fewer if its pool allows that,
+      and a coded one as long as its fragments can be placed so that any one domain may be lost (P10); otherwise it
+      stays as it is, and refuses saves: nothing would be gained by moving it
+    - a coded group that is receiving a save goes on to its end without the members that it lost, if that leaves enough:
+      each costs its fragment, not the save
+    - a member that is cordoned, drained, shunned, not in the pool any more or takes no writes is replaced by a spare.
+      Without one it stays, unless it keeps saves from going on (it is shunned, or takes no writes) and the pool allows
+      fewer copies
     - the primary stays if it can; else the most senior good member follows it. A spare coordinates only if nobody is
       left: it needs no history, because the holders of each blob are recorded (I4)
     - once all of ``home`` have been well for ``settle_seconds``, the group goes home
@@ -106,21 +121,58 @@ def decide_failover(view: View, *, settle_seconds: float) -> list[Reform]:
 
 def _decide_group(group: Group, view: View, settle_seconds: float, memberships: Mapping[NodeId, int]) -> Reform | None:
     pool = view.pools.get(group.pool)
-    if pool is None or pool.copies == 1 or group.id in view.moving:
+    if pool is None or group.id in view.moving:
         return None
+    if pool.member_count == 1:
+        return _alone(group, view) if len(group.members) > 1 else None
     members = _patched(group, pool, view, memberships)
     primary = _primary(group, members, view)
     home = _at_home(group, pool, view, settle_seconds, memberships)
     # A home that is short of members never costs a copy: then those that are impaired stay.
-    is_home = home is not None and len(home) >= min(len(members), pool.copies)
+    is_home = home is not None and len(home) >= min(len(members), pool.member_count)
     if home is not None and is_home:
         members, primary = home, group.home[0]
     if primary is None or (members, primary) == (group.members, group.primary):
         return None
-    if len(members) < pool.copies and not pool.allow_degraded:
+    if not _suffices(members, pool, view) or _may_finish(group, primary, pool, view):
         return None
     cause, why = _reason(group, members, view, is_home=is_home)
     return Reform(group, members, primary, cause, why)
+
+
+def _alone(group: Group, view: View) -> Reform | None:
+    order = dict.fromkeys((*group.home[:1], group.primary, *group.members))
+    fit = [node for node in order if node in group.members and _is_fit(node, group, view)]
+    return Reform(group, (fit[0],), fit[0], Cause.RESTORED, "its pool stores one copy now") if fit else None
+
+
+def _suffices(members: tuple[NodeId, ...], pool: Pool, view: View) -> bool:
+    """Whether a group of these members takes saves."""
+    if pool.allow_degraded:
+        return bool(members)
+    if pool.level is not Level.L3:
+        return len(members) >= pool.member_count
+    domains = {view.nodes[node].domain for node in members if node in view.nodes}
+    return len(domains) >= least_domains(pool)
+
+
+def least_domains(pool: Pool) -> int:
+    """In how many failure domains a group needs members, so that none holds more than can be lost (P10)."""
+    if pool.level is not Level.L3:
+        return pool.member_count
+    return -(-pool.member_count // pool.parity_fragments)
+
+
+def _may_finish(group: Group, primary: NodeId, pool: Pool, view: View) -> bool:
+    """Whether a coded group is left as it is until the save that it is receiving is over."""
+    if pool.level is not Level.L3 or group.id not in view.busy or primary != group.primary:
+        return False
+    lost = [node for node in group.members if _liveness(node, view) is Liveness.DOWN]
+    is_recent = all(node in view.nodes and view.nodes[node].state_seconds < BUSY_SECONDS for node in lost)
+    staying = [node for node in group.members if node not in lost]
+    apart = len({view.nodes[node].domain for node in staying}) == len(staying)
+    is_full = len(group.members) == pool.member_count
+    return bool(lost) and is_recent and is_full and apart and len(staying) > pool.data_fragments
 
 
 def _at_home(
@@ -132,25 +184,25 @@ def _at_home(
     for node in group.home:
         if not _is_fit(node, group, view) or view.nodes[node].flapping:
             return None
-        if view.nodes[node].up_for_seconds < settle_seconds:
+        if view.nodes[node].state_seconds < settle_seconds:
             return None
     extra = [node for node in group.members if node not in group.home and _is_fit(node, group, view)]
-    wanted = {*group.home, *extra[: max(0, pool.copies - len(group.home))]}
+    wanted = {*group.home, *extra[: max(0, pool.member_count - len(group.home))]}
     # Members are in order of seniority: those that are in already come first.
     ordered = [node for node in dict.fromkeys((*group.members, *group.home)) if node in wanted]
-    return _filled(ordered, pool.copies, group, view, memberships)
+    return _filled(ordered, pool.member_count, group, view, memberships)
 
 
 def _patched(group: Group, pool: Pool, view: View, memberships: Mapping[NodeId, int]) -> tuple[NodeId, ...]:
     """The members without those that are lost, spares taken in for them and then for those that are impaired."""
     present = [node for node in group.members if not _is_lost(node, group, pool, view)]
-    members = list(_filled(present, pool.copies, group, view, memberships))
+    members = list(_filled(present, pool.member_count, group, view, memberships))
     for node in present:
         if _liveness(node, view) is Liveness.UNKNOWN or _is_fit(node, group, view):
             continue
         rest = [member for member in members if member != node]
-        replaced = _filled(rest, pool.copies, group, view, memberships)
-        if len(replaced) >= min(len(members), pool.copies):
+        replaced = _filled(rest, pool.member_count, group, view, memberships)
+        if len(replaced) >= min(len(members), pool.member_count):
             members = list(replaced)
     return tuple(members)
 
@@ -201,6 +253,8 @@ def _reason(group: Group, members: tuple[NodeId, ...], view: View, *, is_home: b
     gone = [node for node in group.members if node not in members]
     lost = [node for node in gone if _liveness(node, view) is Liveness.DOWN]
     unable = [node for node in gone if node not in lost and not view.nodes[node].takes_writes]
+    left = [node for node in gone if not view.pools[group.pool].has_node(node)]
+    drained = [node for node in gone if node in view.nodes and view.nodes[node].draining]
     cordoned = [node for node in gone if node in view.nodes and view.nodes[node].cordoned]
     shunned = [node for node in gone if (group.id, node) in view.shunned]
     if lost:
@@ -209,6 +263,10 @@ def _reason(group: Group, members: tuple[NodeId, ...], view: View, *, is_home: b
     if unable:
         is_primary_lost = group.primary in unable
         return (Cause.PRIMARY_LOST if is_primary_lost else Cause.MEMBER_LOST), f"{_named(unable)} out of usable disks"
+    if left:
+        return Cause.LEFT_POOL, f"{_named(left)} no longer in the pool"
+    if drained:
+        return Cause.DRAINED, f"{_named(drained)} being drained"
     if cordoned:
         return Cause.CORDONED, f"{_named(cordoned)} cordoned"
     if shunned:
@@ -231,7 +289,7 @@ def _is_lost(node: NodeId, group: Group, pool: Pool, view: View) -> bool:
     """Whether nothing can be saved together with it."""
     if _liveness(node, view) is not Liveness.UP:
         return _liveness(node, view) is Liveness.DOWN
-    return pool.allow_degraded and (not view.nodes[node].takes_writes or (group.id, node) in view.shunned)
+    return pool.can_shrink and (not view.nodes[node].takes_writes or (group.id, node) in view.shunned)
 
 
 def _is_fit(node: NodeId, group: Group, view: View) -> bool:
@@ -243,6 +301,7 @@ def _is_fit(node: NodeId, group: Group, view: View) -> bool:
         and facts.takes_writes
         and not facts.cordoned
         and (group.id, node) not in view.shunned
+        and (group.pool not in view.pools or view.pools[group.pool].has_node(node))
     )
 
 
@@ -256,7 +315,7 @@ def refusal_of(group: Group, view: View) -> str:
     """Why the group takes no saves, and what to do; empty if it takes them.
 
     It does when every member is up and takes writes, because every one of them must acknowledge (I1), and when there
-    are as many as the pool has copies, or at least one where it allows degraded saves.
+    are as many as the pool asks for, or, where it allows fewer, enough.
     """
     pool = view.pools.get(group.pool)
     if pool is None:
@@ -265,21 +324,27 @@ def refusal_of(group: Group, view: View) -> str:
     unknown = [node for node in group.members if _liveness(node, view) is Liveness.UNKNOWN]
     unable = [node for node in group.members if node not in [*down, *unknown] and not view.nodes[node].takes_writes]
     up_count = len(group.members) - len(down) - len(unknown)
-    counted = f"group {group.id} has {up_count} of {pool.copies} members up"
-    if down and pool.copies == 1:
+    counted = f"group {group.id} has {up_count} of {pool.member_count} members up"
+    if down and pool.member_count == 1:
         return (
             f"group {group.id} is at L1 and {_named(down)} down: start it again; an L1 group is never moved by itself"
         )
-    if pool.copies == 1 and group.primary in view.nodes and view.nodes[group.primary].cordoned:
+    if pool.member_count == 1 and group.primary in view.nodes and view.nodes[group.primary].cordoned:
+        if view.nodes[group.primary].draining:
+            return (
+                f"group {group.id} takes no saves, its node is being drained: sdrs node drain {group.primary} --cancel"
+            )
         return f"group {group.id} takes no saves, its node is cordoned: sdrs node uncordon {group.primary}"
     if down and view.paused:
         return f'{counted}, {_named(down)} down and failover is paused: start it again, or "sdrs resume"'
     if unknown:
         return f"{counted}, {_named(unknown)} not heard yet: wait, or look at the network between it and the controller"
-    if down and pool.allow_degraded:
+    left = tuple(node for node in group.members if node not in down)
+    if down and pool.can_shrink and _suffices(left, pool, view):
         return f"{counted}, {_named(down)} down: wait until it is re-formed, or start another node"
-    if down or (up_count < pool.copies and not pool.allow_degraded) or not group.members:
-        return f'{counted}: start another node, or "sdrs pool set {pool.name} --allow-degraded"'
+    if down or not _suffices(group.members, pool, view):
+        needs = f" (it needs {least_domains(pool)} failure domains)" if pool.level is Level.L3 else ""
+        return f'{counted}{needs}: start another node, or "sdrs pool set {pool.name} --allow-degraded"'
     if unable:
         return f"group {group.id} cannot write on {', '.join(unable)}: free or replace its disks, or start another node"
     return ""
@@ -291,6 +356,10 @@ def problem_of(group: Group, view: View) -> str:
     if refusal:
         return refusal
     pool = view.pools[group.pool]
-    if len(group.members) < pool.copies:
-        return f"group {group.id} saves {len(group.members)} of {pool.copies} copies: start another node"
+    if len(group.members) < pool.member_count:
+        if pool.level is Level.L3:
+            return (
+                f"group {group.id} spreads {pool.member_count} fragments over {len(group.members)} nodes: start another"
+            )
+        return f"group {group.id} saves {len(group.members)} of {pool.member_count} copies: start another node"
     return ""

@@ -1,254 +1,346 @@
-"""What each blob should have against what live nodes hold: copies to make, copies to let go. No clock, socket or disk.
+"""What each blob should have against what live nodes hold: fragments to make, to move, to let go. No clock, socket or
+disk.
 
-One decision for one blob at a time, so that a loop may scan any number of them in bounded memory and act on the most
-urgent first. Holders are told apart by fragment index already, which mirrors all share.
+One decision for one blob at a time, for mirrors and codes alike, so that a loop may scan any number of them in bounded
+memory and act on the most urgent first. What it asks for is done one action at a time, and then it is asked again.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from enum import Enum
-
-import xxhash
+from enum import IntEnum
 
 from sdrs_core.checkpoints import Blob, Holder
+from sdrs_core.codes import MIRROR
 from sdrs_core.failover import Liveness
-from sdrs_core.ids import DiskId, NodeId
+from sdrs_core.ids import NodeId
+from sdrs_core.redundancy import Form, Standing, standing
+from sdrs_core.reshaping import Make, plan_make
+from sdrs_core.stocks import Stock, Targets, crowds, fragment_bytes
+from sdrs_core.whereabouts import READABLE, State, domains_of, in_order, is_unheard, readable_holders, shares, state_of
 
-# Nodes whose fill differs by less than this are alike, and blobs are spread over them evenly.
-_FILL_STEP = 0.05
 
-
-@dataclass(frozen=True, slots=True)
-class Stock:
-    """What repair knows of a node. ``disks`` are those it reports; a failed one can be read, but is not counted on
-    (I9).
+class Urgency(IntEnum):
+    """Lower comes first. What is short of redundancy comes before all that only moves, and that before what only saves
+    room.
     """
 
-    id: NodeId
-    domain: str
-    liveness: Liveness
-    disks: frozenset[DiskId] = frozenset()
-    failed_disks: frozenset[DiskId] = frozenset()
-    takes_writes: bool = True
-    cordoned: bool = False
-    flapping: bool = False
-    room_bytes: int = 0
-    used_fraction: float = 0.0
-    down_for_seconds: float = 0.0
+    REBUILD = 0
+    DRAIN = 1
+    SPREAD = 2
+    # Before conversions, which may take a pool hours: a mirror is what the newest checkpoints are safer by.
+    MIRROR = 3
+    CONVERT = 4
+    TRIM = 5
+    BALANCE = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a node that went down is waited for before its copies are made elsewhere: a reboot moves no data."""
+    """How long a node that went down is waited for before its fragments are made elsewhere: a reboot moves no data."""
 
     seconds: float = 60.0
-    # When only one live copy is left.
+    # When nothing more may be lost.
     last_copy_seconds: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
+    """Make a fragment of ``blob`` at ``target``, from what ``sources`` hold of ``source``: the blob itself, or its
+    twin in another pool.
+    """
+
     blob: Blob
     fragment_index: int
-    sources: tuple[NodeId, ...]
+    source: Blob
+    sources: tuple[Holder, ...]
     target: NodeId
+    urgency: Urgency = Urgency.REBUILD
+
+    @property
+    def size_bytes(self) -> int:
+        return fragment_bytes(self.blob, self.fragment_index)
 
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Let a copy go. One whose holder is already dropping was begun before, and only has to be finished (P14)."""
+    """Let a fragment go. One whose holder is already dropping was begun before, and only has to be finished (P14)."""
 
     blob: Blob
     holder: Holder
 
 
 @dataclass(frozen=True, slots=True)
+class Forget:
+    """Take a holder off the record that will not come back."""
+
+    blob: Blob
+    holder: Holder
+
+
+Action = Copy | Make | Trim | Forget
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
-    wanted: int
+    form: Form
+    standing: Standing
+    # Whoever is counted on, also those whose fragments are to move.
     live: tuple[Holder, ...]
     # Live ones, and those on failed disks: whatever a reader can still get at.
     readable: tuple[Holder, ...]
+    # Enough of them, or of the twin's, to bring the blob back.
+    is_readable: bool
     copies: tuple[Copy, ...]
+    make: Make | None
     trims: tuple[Trim, ...]
+    forgets: tuple[Forget, ...]
     # Some holder's node was not heard yet by this controller.
     undecided: bool
-    # Until a copy that is waited for is no longer waited for.
+    # Until a fragment that is waited for is no longer waited for.
     wait_seconds: float | None
 
     @property
     def is_degraded(self) -> bool:
-        return len(self.live) < self.wanted
+        return self.standing < Standing.FULL
 
     @property
     def is_awaited(self) -> bool:
-        """Whether nothing is done now about too few copies, because a node that has one may return."""
+        """Whether nothing is done now about too little redundancy, because a node that has some may return."""
         return self.is_degraded and not self.copies and (self.undecided or self.wait_seconds is not None)
 
     @property
     def is_unavailable(self) -> bool:
-        return not self.readable and not self.undecided
+        return not self.is_readable and not self.undecided
 
     @property
-    def action(self) -> Copy | Trim | None:
+    def action(self) -> Action | None:
         """What to do first; then the blob is looked at again."""
-        actions: tuple[Copy | Trim, ...] = (*self.copies, *self.trims)
+        actions: tuple[Action, ...] = (*self.copies, *([self.make] if self.make else []), *self.trims, *self.forgets)
         return actions[0] if actions else None
 
     @property
-    def urgency(self) -> tuple[int, int]:
-        """Lower comes first: the fewest live copies, and whatever only saves room last."""
-        return (0 if self.copies else 1, len(self.live))
-
-
-class _Standing(Enum):
-    LIVE = "live"
-    FAILING = "failing"  # its disk failed: readable, not counted on
-    DETACHED = "detached"  # its node is up without its disk, which may come back
-    AWAY = "away"  # its node is waited for
-    GONE = "gone"  # its node is not waited for any more
-    DROPPING = "dropping"  # P14
+    def urgency(self) -> tuple[float, float, int]:
+        """Lower comes first: the kind of thing to do; then the least left beyond what is needed, relative to what may
+        be lost; then the most missing.
+        """
+        kind = Urgency.TRIM
+        if self.copies:
+            kind = min(copy.urgency for copy in self.copies)
+        elif self.make:
+            kind = Urgency.CONVERT
+        if kind is not Urgency.REBUILD:
+            return (kind, 0.0, 0)
+        left = len(shares(self.live, self.form.code))
+        return (kind, (left - self.form.needed) / max(1, self.form.spare), left - self.form.total)
 
 
 def decide_repair(
     blob: Blob,
     stocks: Mapping[NodeId, Stock],
     *,
-    wanted: int,
+    form: Form,
     eligible: Set[NodeId],
     patience: Patience,
-    barred: Set[NodeId] = frozenset(),
+    wanted: Form | None = None,
+    twin: Blob | None = None,
+    barred: Set[tuple[NodeId, int]] = frozenset(),
     preferred: NodeId | None = None,
 ) -> Decision:
-    """``eligible``: the pool's nodes. ``barred``: where this very blob is being worked on. ``preferred``: a node that
-    lost its copy, and is as good as any other to get it again.
+    """``form``: how the blob is to be kept as long as it has its code. ``wanted``: how its pool wants it, if that is
+    another code. ``eligible``: the pool's nodes. ``twin``: the same content in another pool. ``barred``: where which
+    fragment is being worked on. ``preferred``: a node that lost its fragment, and is as good as any other to get it
+    again.
     """
-    standings = _standings(blob, stocks, patience)
-
-    def those(*kinds: _Standing) -> tuple[Holder, ...]:
-        return tuple(holder for holder in blob.holders if standings[holder] in kinds)
-
-    live, away = those(_Standing.LIVE), those(_Standing.AWAY)
-    readable = (*live, *those(_Standing.FAILING))
-    sources = _sources(readable, stocks)
-    # A node without the disk that held the copy may get it on another disk; all others on record keep theirs.
-    detached = {holder.node_id for holder in those(_Standing.DETACHED)}
-    taken = {holder.node_id for holder in blob.holders} - detached
-    copies: list[Copy] = []
-    domains = Counter(stocks[holder.node_id].domain for holder in (*live, *away) if holder.node_id in stocks)
-    candidates = [
-        stock
-        for node_id, stock in stocks.items()
-        if node_id in eligible and node_id not in taken | barred and _has_room(stock, blob)
-    ]
-    missing = wanted - len(live) - len(away) if readable else 0
-    while len(copies) < missing and candidates:
-        target = min(
-            candidates,
-            key=lambda stock: (
-                domains[stock.domain],
-                stock.id in detached,
-                stock.flapping,
-                stock.id != preferred,
-                int(stock.used_fraction / _FILL_STEP),
-                _draw(blob, stock),
-                stock.id,
-            ),
-        )
-        candidates.remove(target)
-        domains[target.domain] += 1
-        copies.append(Copy(blob, readable[0].fragment_index, sources, target.id))
-    # I7: what it was dispensable for may be gone since. Then it is the last one, and stays where it is.
-    begun = tuple(Trim(blob, holder) for holder in those(_Standing.DROPPING) if live and _is_up(holder, stocks))
-    return Decision(
-        wanted=wanted,
-        live=live,
-        readable=readable,
-        copies=tuple(copies),
-        trims=(*begun, *(Trim(blob, holder) for holder in _surplus(live, stocks, wanted))),
-        undecided=any(_liveness(holder, stocks) is Liveness.UNKNOWN for holder in blob.holders if not holder.dropping),
-        wait_seconds=_wait_seconds(away, stocks, _patience_seconds(live, patience)) if readable else None,
-    )
+    return _Case(blob, stocks, form, eligible, patience, twin).decide(wanted, barred, preferred)
 
 
-def _standings(blob: Blob, stocks: Mapping[NodeId, Stock], patience: Patience) -> dict[Holder, _Standing]:
-    standings = {holder: _standing(holder, stocks) for holder in blob.holders}
-    live = [holder for holder, standing in standings.items() if standing is _Standing.LIVE]
-    for holder in [holder for holder, standing in standings.items() if standing is _Standing.AWAY]:
-        stock = stocks[holder.node_id]
-        if stock.liveness is Liveness.DOWN and stock.down_for_seconds >= _patience_seconds(live, patience):
-            standings[holder] = _Standing.GONE
-    return standings
+class _Case:
+    """One blob, and where each of its holders stands."""
 
-
-def _standing(holder: Holder, stocks: Mapping[NodeId, Stock]) -> _Standing:
-    if holder.dropping:
-        return _Standing.DROPPING
-    stock = stocks.get(holder.node_id)
-    if stock is None:
-        return _Standing.GONE
-    if stock.liveness is not Liveness.UP:
-        return _Standing.AWAY
-    if holder.disk_id not in stock.disks:
-        return _Standing.DETACHED
-    return _Standing.FAILING if holder.disk_id in stock.failed_disks else _Standing.LIVE
-
-
-def _patience_seconds(live: tuple[Holder, ...] | list[Holder], patience: Patience) -> float:
-    return patience.last_copy_seconds if len(live) <= 1 else patience.seconds
-
-
-def _wait_seconds(away: tuple[Holder, ...], stocks: Mapping[NodeId, Stock], patience_seconds: float) -> float | None:
-    down = [stocks[h.node_id] for h in away if stocks[h.node_id].liveness is Liveness.DOWN]
-    return min((max(0.0, patience_seconds - stock.down_for_seconds) for stock in down), default=None)
-
-
-def _liveness(holder: Holder, stocks: Mapping[NodeId, Stock]) -> Liveness:
-    stock = stocks.get(holder.node_id)
-    return stock.liveness if stock else Liveness.DOWN
-
-
-def _is_up(holder: Holder, stocks: Mapping[NodeId, Stock]) -> bool:
-    return _liveness(holder, stocks) is Liveness.UP
-
-
-def _sources(readable: tuple[Holder, ...], stocks: Mapping[NodeId, Stock]) -> tuple[NodeId, ...]:
-    """Sound disks of steady nodes first."""
-
-    def rank(holder: Holder) -> tuple[bool, bool]:
-        stock = stocks[holder.node_id]
-        return (holder.disk_id in stock.failed_disks, stock.flapping)
-
-    return tuple(holder.node_id for holder in sorted(readable, key=rank))
-
-
-def _has_room(stock: Stock, blob: Blob) -> bool:
-    return (
-        stock.liveness is Liveness.UP
-        and stock.takes_writes
-        and not stock.cordoned
-        and stock.room_bytes >= blob.size_bytes
-    )
-
-
-def _draw(blob: Blob, stock: Stock) -> int:
-    """The same for the same blob and node always, and different from blob to blob."""
-    return xxhash.xxh3_64_intdigest(f"{blob.id}:{stock.id}".encode())
-
-
-def _surplus(live: tuple[Holder, ...], stocks: Mapping[NodeId, Stock], wanted: int) -> list[Holder]:
-    """What is beyond ``wanted`` live copies: doubled domains first, then the least steady and the fullest node."""
-    kept, surplus = list(live), list[Holder]()
-    while len(kept) > max(1, wanted):
-        domains = Counter(stocks[holder.node_id].domain for holder in kept)
-
-        def rank(holder: Holder, domains: Counter[str] = domains) -> tuple[int, bool, float, NodeId, DiskId]:
+    def __init__(
+        self,
+        blob: Blob,
+        stocks: Mapping[NodeId, Stock],
+        form: Form,
+        eligible: Set[NodeId],
+        patience: Patience,
+        twin: Blob | None,
+    ) -> None:
+        self.blob = blob
+        self.stocks = stocks
+        self.form = form
+        self.eligible = eligible
+        self.domains = domains_of(blob, stocks)
+        self.states = {holder: state_of(holder, stocks, eligible) for holder in blob.holders}
+        self.live = self.those(State.LIVE, State.LEAVING)
+        left = len(shares(self.live, form.code))
+        self.patience_seconds = patience.last_copy_seconds if left <= form.needed else patience.seconds
+        for holder in self.those(State.AWAY):
             stock = stocks[holder.node_id]
-            return (domains[stock.domain], stock.flapping, stock.used_fraction, stock.id, holder.disk_id)
+            if stock.liveness is Liveness.DOWN and stock.down_for_seconds >= self.patience_seconds:
+                self.states[holder] = State.GONE
+        self.kept, self.leaving = self.those(State.LIVE), self.those(State.LEAVING)
+        self.away = self.those(State.AWAY)
+        self.readable = self.those(*READABLE)
+        self.source: Blob | None = None
+        self.sources: tuple[Holder, ...] = ()
+        if len(shares(self.readable, form.code)) >= form.needed:
+            self.source, self.sources = blob, in_order(self.readable, stocks)
+        elif twin and (others := readable_holders(twin, stocks)):
+            self.source, self.sources = twin, others
+        self.unheard = is_unheard(blob, stocks) or bool(twin and is_unheard(twin, stocks))
 
-        worst = max(kept, key=rank)
-        kept.remove(worst)
-        surplus.append(worst)
-    return surplus
+    def those(self, *kinds: State) -> tuple[Holder, ...]:
+        return tuple(holder for holder in self.blob.holders if self.states[holder] in kinds)
+
+    def decide(self, wanted: Form | None, barred: Set[tuple[NodeId, int]], preferred: NodeId | None) -> Decision:
+        is_kept = wanted is None or wanted.code == self.blob.code
+        surplus = self._surplus() if is_kept else []
+        copies = self._copies(barred, preferred) or self._unhuddled(barred)
+        if not copies and not surplus and is_kept:
+            copies = self._spread(barred)
+        make = None
+        if not copies and not is_kept and wanted is not None and self.source is not None:
+            make = plan_make(self.blob, wanted, self.source, self.sources, self.stocks, self.eligible)
+        return Decision(
+            form=self.form,
+            standing=self._standing(self.live),
+            live=self.live,
+            readable=self.readable,
+            is_readable=self.source is not None,
+            copies=copies,
+            make=make,
+            trims=(*self._begun(), *(Trim(self.blob, holder) for holder in surplus if not copies)),
+            forgets=self._forgets(),
+            undecided=self.unheard,
+            wait_seconds=self._wait_seconds(),
+        )
+
+    def _standing(self, holders: Iterable[Holder]) -> Standing:
+        return standing(self.form, holders, self.domains)
+
+    def _wait_seconds(self) -> float | None:
+        if self.source is None:
+            return None
+        down = [self.stocks[holder.node_id] for holder in self.away]
+        return min(
+            (
+                max(0.0, self.patience_seconds - stock.down_for_seconds)
+                for stock in down
+                if stock.liveness is Liveness.DOWN
+            ),
+            default=None,
+        )
+
+    # What is made
+
+    def _copies(self, barred: Set[tuple[NodeId, int]], preferred: NodeId | None) -> tuple[Copy, ...]:
+        missing = self._missing()
+        if self.source is None or not missing:
+            return ()
+        targets = self._targets(barred)
+        # A node without the disk that held the fragment may get it on another disk, if there is no better one.
+        last = {holder.node_id for holder in self.those(State.DETACHED)}
+        copies = []
+        for index, leaving in missing:
+            target = targets.choose(index, leaving=leaving, last=last, preferred=preferred)
+            if target is not None:
+                copies.append(self._copy(index, target, Urgency.DRAIN if leaving else Urgency.REBUILD))
+        return tuple(copies)
+
+    def _unhuddled(self, barred: Set[tuple[NodeId, int]]) -> tuple[Copy, ...]:
+        """I7: one more copy elsewhere, if there are enough without those that are to move, but all in one domain."""
+        staying = crowds(self.form, (*self.kept, *self.away), self.stocks)
+        if self.form.code != MIRROR or self.source is None or len(staying) != 1 or self.form.total < 2:
+            return ()
+        apart = [holder for holder in self.leaving if self.domains[holder.node_id] not in staying]
+        target = self._targets(barred).choose(0, leaving=apart[0], most=0) if apart else None
+        return (self._copy(0, target, Urgency.DRAIN),) if target else ()
+
+    def _copy(self, index: int, target: NodeId, urgency: Urgency) -> Copy:
+        assert self.source is not None
+        return Copy(self.blob, index, self.source, self.sources, target, urgency)
+
+    def _targets(self, barred: Set[tuple[NodeId, int]]) -> Targets:
+        replaceable = self.those(State.DETACHED, State.RETIRED)
+        taken = {(h.node_id, h.fragment_index) for h in self.blob.holders if h not in replaceable}
+        settled = (*self.live, *self.away)
+        return Targets(self.blob, self.form, self.stocks, self.eligible, settled, taken | barred)
+
+    def _missing(self) -> list[tuple[int, Holder | None]]:
+        """Which fragments to make, each with the holder that it moves away from; first what nobody has."""
+        if self.form.code == MIRROR:
+            count = self.form.total - len(self.kept) - len(self.away)
+            lost = max(0, count - len(self.leaving))
+            moving: list[tuple[int, Holder | None]] = [(0, holder) for holder in self.leaving[: max(0, count - lost)]]
+            return [(0, None)] * lost + moving
+        there = {holder.fragment_index for holder in (*self.kept, *self.away)}
+        leaving = {holder.fragment_index: holder for holder in self.leaving}
+        absent = [index for index in range(self.form.total) if index not in there]
+        return sorted(((index, leaving.get(index)) for index in absent), key=lambda one: (one[1] is not None, one[0]))
+
+    def _spread(self, barred: Set[tuple[NodeId, int]]) -> tuple[Copy, ...]:
+        """P10: out of a domain with several shares into one that has none, once there is one."""
+        if not self.form.spread or self.source is None or self.away or self.leaving or not self.kept:
+            return ()
+        crowded = crowds(self.form, self.kept, self.stocks)
+        holder = max(self.kept, key=lambda holder: self._rank(holder, crowded))
+        if crowded[self.domains[holder.node_id]] < 2:
+            return ()
+        target = self._targets(barred).choose(holder.fragment_index, most=0)
+        return (self._copy(holder.fragment_index, target, Urgency.SPREAD),) if target else ()
+
+    # What is let go
+
+    def _begun(self) -> list[Trim]:
+        # I7: what it was dispensable for may be gone since. Then it is one of the last, and stays where it is.
+        if len(shares(self.live, self.form.code)) < self.form.needed:
+            return []
+        return [
+            Trim(self.blob, holder)
+            for holder in self.those(State.DROPPING)
+            if holder.node_id in self.stocks and self.stocks[holder.node_id].liveness is Liveness.UP
+        ]
+
+    def _surplus(self) -> list[Holder]:
+        """What there is too much of: what is to move and lies elsewhere too, then whatever lies in a crowded domain, on
+        an unsteady or on a full node. I7: never what the others do not make up for.
+        """
+        left, surplus = list(self.live), list[Holder]()
+        if len(shares(left, self.form.code)) < self.form.needed:
+            return surplus
+        while True:
+            crowded = crowds(self.form, left, self.stocks)
+            dispensable = [holder for holder in left if self._is_dispensable(holder, left)]
+            if not dispensable:
+                return surplus
+            worst = max(dispensable, key=lambda holder: self._rank(holder, crowded))
+            left.remove(worst)
+            surplus.append(worst)
+
+    def _is_dispensable(self, holder: Holder, left: list[Holder]) -> bool:
+        others = [known for known in left if known != holder]
+        if self.form.code == MIRROR:
+            if len(others) < max(1, self.form.total):
+                return False
+        elif all(known.fragment_index != holder.fragment_index for known in others if known not in self.leaving):
+            return False
+        before, after = self._standing(left), self._standing(others)
+        # What is drained may end up beside others, as long as any one domain may be lost.
+        return after >= (min(before, Standing.SAFE) if holder in self.leaving else before)
+
+    def _rank(self, holder: Holder, crowded: Mapping[str, int]) -> tuple[object, ...]:
+        """The highest goes first."""
+        stock = self.stocks[holder.node_id]
+        fill = (stock.fill, stock.used_fraction)
+        return (holder in self.leaving, crowded[stock.domain], stock.flapping, fill, stock.id, holder.disk_id)
+
+    def _forgets(self) -> tuple[Forget, ...]:
+        retired = self.those(State.RETIRED)
+        # A node that is not known is no reason to forget anything, unless nobody can need it.
+        unknown = [holder for holder in self.those(State.GONE) if holder.node_id not in self.stocks]
+        gone = [*retired, *(unknown if self._standing(self.kept) is Standing.FULL else [])]
+        others = [holder for holder in self.blob.holders if not holder.dropping and holder not in gone]
+        return tuple(Forget(self.blob, holder) for holder in gone) if others else ()

@@ -4,7 +4,8 @@
 
     client → node   b"SDRSDC1\\n", flags (1 byte), ticket (32 bytes)
     write:  client → node   for each block: length (u32), digest (16 bytes), the bytes
-                            then END_OF_BLOCKS (u32), length (u32) and bytes of a BlobSummary without its table
+                            then END_OF_BLOCKS (u32), length (u32) and bytes of a BlobSummary without its table, but
+                            with that of the blob, if it is a fragment of a code
             node → client   answer
     read:   node → client   answer carrying the summary;  then the bytes of the range, as they lie on disk
             with PASS_FD on a unix socket the open file is passed instead of its bytes

@@ -44,6 +44,7 @@ _DISK_STATES = {
     DiskState.NEAR_FULL: cluster_pb2.DISK_STATE_NEAR_FULL,
     DiskState.FULL: cluster_pb2.DISK_STATE_FULL,
     DiskState.FAILED: cluster_pb2.DISK_STATE_FAILED,
+    DiskState.DRAINING: cluster_pb2.DISK_STATE_DRAINING,
 }
 _DISK_STATES_BACK = {number: state for state, number in _DISK_STATES.items()}
 _NODE_STATES = {NodeState.UP: cluster_pb2.NODE_STATE_UP, NodeState.DOWN: cluster_pb2.NODE_STATE_DOWN}
@@ -174,6 +175,7 @@ def node_to(node: Node) -> cluster_pb2.Node:
         last_seen_unix_ms=node.last_seen_unix_ms,
         cordoned=node.cordoned,
         flapping=node.flapping,
+        draining=node.draining,
     )
 
 
@@ -190,10 +192,19 @@ def node_from(message: cluster_pb2.Node) -> Node:
         last_seen_unix_ms=message.last_seen_unix_ms,
         cordoned=message.cordoned,
         flapping=message.flapping,
+        draining=message.draining,
     )
 
 
-def pool_to(pool: Pool, *, layout: int = 0, checkpoint_count: int = 0, used_bytes: int = 0) -> cluster_pb2.Pool:
+def pool_to(
+    pool: Pool,
+    *,
+    layout: int = 0,
+    checkpoint_count: int = 0,
+    used_bytes: int = 0,
+    mirrored_count: int = 0,
+    mirrored_bytes: int = 0,
+) -> cluster_pb2.Pool:
     return cluster_pb2.Pool(
         name=pool.name,
         level=level_to(pool.level),
@@ -210,6 +221,12 @@ def pool_to(pool: Pool, *, layout: int = 0, checkpoint_count: int = 0, used_byte
         layout=layout,
         checkpoint_count=checkpoint_count,
         used_bytes=used_bytes,
+        mirror_pool=pool.mirror_pool,
+        mirror_ratio=pool.mirror_ratio,
+        node_ids=pool.node_ids,
+        quota_bytes=pool.quota_bytes,
+        mirrored_count=mirrored_count,
+        mirrored_bytes=mirrored_bytes,
     )
 
 
@@ -224,6 +241,10 @@ def pool_from(message: cluster_pb2.Pool) -> Pool:
         retention=Retention(kept.keep_last, kept.keep_every_steps, kept.max_age_seconds),
         allow_degraded=message.allow_degraded,
         read_policy=read_policy_from(message.read_policy),
+        mirror_pool=message.mirror_pool,
+        mirror_ratio=message.mirror_ratio,
+        node_ids=tuple(NodeId(node_id) for node_id in message.node_ids),
+        quota_bytes=message.quota_bytes,
     )
 
 
@@ -283,6 +304,7 @@ def shard_to(shard: Shard) -> checkpoint_pb2.Shard:
         size_bytes=shard.size_bytes,
         content_hash=shard.content_hash,
         blobs=[blob_to(blob) for blob in shard.blobs],
+        mirrors=[blob_to(blob) for blob in shard.mirrors],
     )
 
 
@@ -294,6 +316,7 @@ def shard_from(message: checkpoint_pb2.Shard) -> Shard:
         size_bytes=message.size_bytes,
         content_hash=message.content_hash,
         blobs=tuple(blob_from(blob) for blob in message.blobs),
+        mirrors=tuple(blob_from(blob) for blob in message.mirrors),
     )
 
 
@@ -315,6 +338,8 @@ def save_to(save: Save) -> checkpoint_pb2.Checkpoint:
         damage=save.damage,
         note=save.note,
         ended_unix_ms=save.ended_unix_ms,
+        degraded=save.degraded,
+        mirror_pool=save.mirror_pool,
     )
 
 
@@ -337,6 +362,8 @@ def save_from(message: checkpoint_pb2.Checkpoint) -> Save:
         damage=message.damage,
         note=message.note,
         ended_unix_ms=message.ended_unix_ms,
+        degraded=message.degraded,
+        mirror_pool=message.mirror_pool,
     )
 
 

@@ -9,6 +9,8 @@ MAX_PAGE_SIZE = 1000
 DEFAULT_PAGE_SIZE = 100
 # A shard is one record: this many blobs fit into 1.5 MiB, with several holders each (P3).
 MAX_BLOBS_PER_SHARD = 1024
+# Of fragments that are asked for in one call: a few for each blob of a shard.
+MAX_LOOKUP_NAMES = 8192
 # Blobs from this size on take the data channel.
 DATA_CHANNEL_BYTES = 1 << 20
 MAX_BLOB_BYTES = 16 << 40

@@ -100,9 +100,16 @@ class ControllerConfig(_Section):
     # How often the catalog is looked through for what is short of copies, and how many copies are made at once.
     repair_interval_seconds: float = Field(30, gt=0)
     repair_concurrency: int = Field(2, ge=1, le=64)
+    # Of all that is made at once; 0: as fast as it goes. Both can be changed while it runs, and that is kept.
+    repair_bytes_per_second: int = Field(0, ge=0)
     # How long a node that went down is waited for before its copies are made elsewhere.
     repair_after_seconds: float = Field(60, ge=0)
     repair_last_copy_after_seconds: float = Field(30, ge=0)
+    # How often all that is stored is looked at again, by itself: whether it is there, and every block of it. 0: never.
+    scrub_shallow_interval_seconds: float = Field(86_400, ge=0)
+    scrub_deep_interval_seconds: float = Field(7 * 86_400, ge=0)
+    # How fast a scrub reads; 0: as fast as it goes.
+    scrub_bytes_per_second: int = Field(100_000_000, ge=0)
 
 
 class NodeConfig(_Section):
@@ -120,7 +127,7 @@ class NodeConfig(_Section):
     near_full_percent: float = Field(85, gt=0, le=100)
     full_percent: float = Field(95, gt=0, le=100)
     write_slots: int = Field(8, ge=1, le=256)
-    member_slots: int = Field(16, ge=1, le=256)
+    member_slots: int = Field(32, ge=1, le=256)
     read_slots: int = Field(32, ge=1, le=1024)
     repair_slots: int = Field(4, ge=1, le=64)
     slow_member_seconds: float = Field(5, gt=0)

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from sdrs_core.cluster import Endpoints, Node
+from sdrs_core.erasure import kernel
 from sdrs_core.errors import RefusedError
 from sdrs_proto.services import STORAGE, handler
 from sdrs_storaged.config import NodeConfig, split_address
@@ -19,20 +20,28 @@ from sdrs_storaged.logs import get_log
 from sdrs_storaged.metrics import DiskMetrics, GroupMetrics, NodeMetrics
 from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.node.identity import Identity
+from sdrs_storaged.node.pacing import Background
 from sdrs_storaged.node.receipts import ReceiptQueue
 from sdrs_storaged.node.reports import MemberReports
 from sdrs_storaged.node.snapshots import SnapshotShelf
 from sdrs_storaged.node.transfers import Slots, Tickets
 from sdrs_storaged.rpc.blobs import BlobStore
+from sdrs_storaged.rpc.census import Census
 from sdrs_storaged.rpc.controller_client import ControllerClient
 from sdrs_storaged.rpc.data_channel import DataChannelServer
 from sdrs_storaged.rpc.edge import serve
+from sdrs_storaged.rpc.filling import Filling
+from sdrs_storaged.rpc.intakes import Intakes
 from sdrs_storaged.rpc.peers import Peers
 from sdrs_storaged.rpc.pulling import Pulling
+from sdrs_storaged.rpc.recall import Recall
 from sdrs_storaged.rpc.replication import Replication
 from sdrs_storaged.rpc.sealing import Sealing
 from sdrs_storaged.rpc.snapshot_service import SnapshotService
+from sdrs_storaged.rpc.sources import Sources
+from sdrs_storaged.rpc.spread_seal import SpreadSeal
 from sdrs_storaged.rpc.storage_service import StorageService
+from sdrs_storaged.rpc.verifying import Verifying
 from sdrs_storaged.rpc.workers import Workers
 from sdrs_storaged.rpc.writing import Writing
 from sdrs_storaged.store.capacity import Thresholds
@@ -45,6 +54,7 @@ log = get_log("storaged")
 
 _DRAIN_SECONDS = 10.0
 _VERIFY_SLOTS = 2  # a disk reads no faster for more
+_READS_PER_REPAIR = 4  # of what a fragment is made of, others read so much here as is read elsewhere for us
 _PUSH_WORKERS = 4
 _LOOK_WORKERS = 4
 _LONGEST_UNIX_PATH = 100
@@ -52,6 +62,7 @@ _LONGEST_UNIX_PATH = 100
 
 async def start_node(around: Surroundings) -> None:
     config, data_dir, cleanup = around.config.node, around.config.data_dir, around.cleanup
+    log.info("erasure_kernel", kernel=await asyncio.to_thread(kernel))
     identity = await asyncio.to_thread(Identity.open, data_dir / "node.json", config.id)
     groups = Groups(identity)
     client = ControllerClient(around.channels, config.controllers, identity, groups)
@@ -65,6 +76,8 @@ async def start_node(around: Surroundings) -> None:
     # P21: slots and threads of their own for each kind, so that no kind waits for another.
     writes, members = Slots("write", config.write_slots), Slots("member", config.member_slots)
     reads, repairs = Slots("read", config.read_slots), Slots("repair", config.repair_slots)
+    # Of other nodes that repair. Apart from our own repairs, which wait for peers: these must wait for nobody.
+    repair_reads = Slots("repair read", _READS_PER_REPAIR * config.repair_slots)
     verifies = Slots("verify", _VERIFY_SLOTS)
     write_workers = _workers(cleanup, "write", config.write_slots)
     member_workers = _workers(cleanup, "member", config.member_slots)
@@ -75,13 +88,21 @@ async def start_node(around: Surroundings) -> None:
     blobs = BlobStore(store, groups, metrics)
     peers = Peers(around.channels, config.slow_member_seconds)
     replication = Replication(store, groups, peers, reports, metrics)
-    transfers = {"write": writes, "member": members, "read": reads, "repair": repairs}
+    intakes = Intakes(blobs, groups, replication)
+    census = Census(store, groups, peers, reports, looks)
+    filling = Filling(groups, peers, Sources(store, peers, identity.node_id, for_repair=False), metrics)
+    transfers = {"write": writes, "member": members, "read": reads, "repair": repairs, "repair_read": repair_reads}
+    background = Background(lambda: writes.taken + members.taken > 0)
+    cleanup.callback(background.stop)
+    cleanup.enter_context(groups.watching(lambda: store.set_draining(groups.draining_disks)))
     around.registry.register(DiskMetrics(store, lambda: {kind: slots.taken for kind, slots in transfers.items()}))
     around.registry.register(GroupMetrics(groups, identity.node_id))
     writing = Writing(
         blobs,
         groups,
         replication,
+        intakes,
+        Recall(groups, census, reports),
         tickets,
         slots=writes,
         member_slots=members,
@@ -95,11 +116,14 @@ async def start_node(around: Surroundings) -> None:
         peers,
         reports,
         receipts,
+        SpreadSeal(groups, census, reports, filling.fill, pushes),
         looks=looks,
         pushes=pushes,
         slow_seconds=config.slow_member_seconds,
     )
-    pulling = Pulling(store, peers, metrics, identity.node_id, slots=repairs, workers=repair_workers)
+    sources = Sources(store, peers, identity.node_id, for_repair=True)
+    pulling = Pulling(store, sources, metrics, background, slots=repairs, workers=repair_workers)
+    verifying = Verifying(store, sources, background, slots=verifies, workers=read_workers)
     service = StorageService(
         store,
         blobs,
@@ -109,8 +133,9 @@ async def start_node(around: Surroundings) -> None:
         writing=writing,
         sealing=sealing,
         pulling=pulling,
+        verifying=verifying,
         reads=reads,
-        verifies=verifies,
+        repair_reads=repair_reads,
         read_workers=read_workers,
         looks=looks,
     )
@@ -118,7 +143,7 @@ async def start_node(around: Surroundings) -> None:
     shelf = await asyncio.to_thread(SnapshotShelf, data_dir / "snapshots", identity)
     snapshots = SnapshotService(shelf, identity, lambda: node)
     address = await around.serve(config.listen, [handler(STORAGE, service, serve, snapshots)])
-    data_server = DataChannelServer(blobs, replication, tickets)
+    data_server = DataChannelServer(blobs, intakes, tickets, background)
     cleanup.callback(data_server.close)
     data_address = data_server.listen_tcp(*split_address(config.data_listen))
     endpoints = Endpoints(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -234,6 +234,11 @@ def test_an_import_is_refused_where_something_could_be_lost(stores: Stores, tmp_
     on_two(stores, run)
 
 
+def _without_history(names: Iterable[str]) -> set[str]:
+    """A controller that starts again on nothing makes its pool again, and tells that under a new name."""
+    return {name for name in names if not name.startswith(keys.EVENTS)}
+
+
 @pytest.mark.parametrize("answer_is_lost", [False, True])
 def test_an_import_that_was_interrupted_anywhere_is_undone_or_repeated(tmp_path: Path, answer_is_lost: bool) -> None:
     async def run() -> None:
@@ -261,7 +266,7 @@ def test_an_import_that_was_interrupted_anywhere_is_undone_or_repeated(tmp_path:
                     await target.create_pool("new")
                 if number % 2:
                     await target.start()
-                    assert set(await contents(target.store)) == set(before)
+                    assert _without_history(await contents(target.store)) == _without_history(before)
                 await imported(target, file, tmp_path)
             assert await target.states() == await source.states()
         assert number > 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -146,6 +147,33 @@ def test_a_range_of_blocks_is_read_alone(paths: Paths, reader: str) -> None:
     for offset, size_bytes in ((BLOCK_BYTES, BLOCK_BYTES), (2 * BLOCK_BYTES, BLOCK_BYTES + 500)):
         read, _ = _read(paths.source(reader), intent.blob_id, offset, size_bytes)
         assert read == data[offset : offset + size_bytes]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_does_not_come_in_time_can_be_waited_for_again(
+    shared_cluster: LocalCluster, paths: Paths, reader: str
+) -> None:
+    """More than sockets and streams keep underway; of a passed file the node need not even be alive."""
+    size_bytes = 48 * BLOCK_BYTES
+    data = os.urandom(BLOCK_BYTES) * 48
+    intent = _intent(size_bytes)
+    paths.sink("unix").send(intent, Bytes(data), lambda _: None).result()
+    opened = paths.source(reader).open(FragmentRange(BlobId(intent.blob_id), 0, 0, size_bytes))
+    pages = mmap.mmap(-1, BLOCK_BYTES)
+    node = next(daemon for daemon in shared_cluster.nodes if daemon.name == paths.local.node.id)
+    was_late = False
+    node.freeze()
+    try:
+        for start in range(0, size_bytes, BLOCK_BYTES):
+            while not opened.read_into(memoryview(pages), BLOCK_BYTES, 0.05):
+                was_late = True
+                node.thaw()
+            assert pages[:] == data[start : start + BLOCK_BYTES]
+            assert opened.last_heard > 0
+    finally:
+        node.thaw()
+        opened.close()
+    assert was_late == (reader != "file")
 
 
 @pytest.mark.parametrize("writer", WRITERS)

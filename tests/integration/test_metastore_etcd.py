@@ -32,6 +32,7 @@ DEADLINE_SECONDS = 60
 # Leads, says so, and says it again when the term is lost; then tries to write as if it still led.
 LEADER_PROGRAM = """
 import asyncio, json, sys
+from sdrs_core.errors import UnavailableError
 from sdrs_storaged.config import EtcdConfig
 from sdrs_storaged.control.meta.etcd import EtcdMetaStore
 from sdrs_storaged.control.meta.store import Put
@@ -42,7 +43,12 @@ async def main():
     store = await EtcdMetaStore.open(EtcdConfig(**json.loads(sys.argv[1])))
     term = await store.campaign("program")
     print("leads", flush=True)
-    await store.lost(term)
+    while True:
+        try:
+            await store.lost(term)
+            break
+        except UnavailableError:
+            pass  # frozen while it asked: the deadline of the call ran out meanwhile, and that says nothing of the term
     result = await store.txn([term.unchanged()], [Put("late", b"")])
     print("lost, and fenced out" if not result.succeeded else "NOT FENCED", flush=True)
     await store.close()

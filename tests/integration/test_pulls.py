@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
 from sdrs_core.checksums import BLOCK_BYTES
-from sdrs_core.errors import CorruptDataError, PermissionDeniedError, StaleEpochError, StaleTermError, UnavailableError
-from sdrs_core.ids import NodeId, random_id
-from sdrs_proto import convert
-from sdrs_proto.signing import shared_secret, signature
+from sdrs_core.errors import (
+    CorruptDataError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+    StaleEpochError,
+    StaleTermError,
+    UnavailableError,
+)
+from sdrs_core.ids import random_id
+from sdrs_proto.limits import MAX_LOOKUP_NAMES
 from sdrs_proto.v1 import storage_pb2 as pb
-from tests.support.blob_sender import intent_of
+from tests.support.pull_orders import order, pull, signed, sources_at, written
 from tests.support.stores import flip_bit, hash_of, payload
 from tests.support.told_nodes import NAMES, ToldNodes, told_nodes
 
@@ -27,35 +32,16 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToldNodes]:
 
 
 def _written(told: ToldNodes, *names: str, data: bytes = DATA, blob_id: str = "") -> pb.WriteIntent:
-    """A blob that these nodes hold, each in a group of its own."""
-    intent = intent_of(told.form(names[0]), len(data))
-    intent.blob_id = blob_id or intent.blob_id
-    for name in names:
-        group = told.form(name)
-        intent.group_id, intent.epoch = group.id, group.epoch
-        told.calls(name).write(intent, data)
-    return intent
+    return written(told, *names, data=data, blob_id=blob_id)
 
 
 def _order(told: ToldNodes, node: str, intent: pb.WriteIntent, *sources: str, term: int = 1) -> pb.PullFragmentRequest:
-    """As the controller gives and signs it."""
-    request = pb.PullFragmentRequest(
-        request_id=random_id(),
-        intent=intent,
-        hash=hash_of(DATA),
-        sources=[convert.node_to(told.teller.nodes[NodeId(source)]) for source in sources],
-    )
-    request.authority.incarnation, request.authority.term, request.authority.revision = 1, term, 10**6
-    request.intent.ClearField("group_id")
-    request.intent.ClearField("epoch")
-    key = json.loads((told.daemons[node].data_dir / "node.json").read_text())["key"]
-    request.signature = signature(shared_secret(key), request)
-    return request
+    places = sources_at(told, [(source, 0) for source in sources])
+    return order(told, node, intent, hash_of(DATA), places, term=term)
 
 
 def _pull(told: ToldNodes, node: str, intent: pb.WriteIntent, *sources: str) -> pb.HeldFragment:
-    held: pb.HeldFragment = told.calls(node).call("pull_fragment", _order(told, node, intent, *sources)).held
-    return held
+    return pull(told, node, _order(told, node, intent, *sources))
 
 
 def _damage(told: ToldNodes, name: str, blob_id: str) -> None:
@@ -118,9 +104,8 @@ def test_a_fragment_that_differs_from_the_record_is_set_aside_and_replaced(told:
 def test_a_source_that_is_gone_is_worth_another_try(told: ToldNodes) -> None:
     intent = _written(told, "n1")
     request = _order(told, "n2", intent, "n1")
-    request.sources[0].endpoints.grpc = "127.0.0.1:1"
-    key = json.loads((told.daemons["n2"].data_dir / "node.json").read_text())["key"]
-    request.signature = signature(shared_secret(key), request)
+    request.sources[0].node.endpoints.grpc = "127.0.0.1:1"
+    signed(told, "n2", request)
     with pytest.raises(UnavailableError):
         told.calls("n2").call("pull_fragment", request)
 
@@ -146,3 +131,13 @@ def test_what_a_node_holds_is_told_to_anybody_but_as_a_member_at_its_epoch_only(
     told.reform(group, "n2", "n1")
     with pytest.raises(StaleEpochError):
         told.calls("n1").call("lookup_fragments", fenced)
+
+
+def test_many_names_are_looked_up_at_once_but_not_any_number(told: ToldNodes) -> None:
+    """A few fragments for each blob of the largest shard."""
+    intent = _written(told, "n1")
+    names = [pb.FragmentName(blob_id=intent.blob_id, fragment_index=index) for index in range(MAX_LOOKUP_NAMES)]
+    found = told.calls("n1").call("lookup_fragments", pb.LookupFragmentsRequest(fragments=names))
+    assert [held.fragment_index for held in found.held] == [0]
+    with pytest.raises(InvalidArgumentError, match="at once"):
+        told.calls("n1").call("lookup_fragments", pb.LookupFragmentsRequest(fragments=[*names, names[0]]))

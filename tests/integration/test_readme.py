@@ -46,7 +46,7 @@ def test_the_tour_does_what_it_says(tmp_path: Path, environment: dict[str, str])
     script = _tour()
     for written, here in [
         (".venv/bin/", f"{BIN}/"),
-        ("up --nodes 4", "up --nodes 4 --port 7070"),
+        ("up --nodes 6", "up --nodes 6 --port 7070"),
         ("7070", str(free_port())),
         ("/tmp/tour-30", str(tmp_path / "tour-30")),
         ("ckpt delete", "ckpt delete --yes"),  # nobody is here to answer
@@ -56,13 +56,13 @@ def test_the_tour_does_what_it_says(tmp_path: Path, environment: dict[str, str])
     ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=110)
     assert ran.returncode == 0, ran.stderr
     assert "sdrs: error" not in ran.stderr
-    assert "\n30 [30, 20, 10] L2\n" in ran.stdout
+    assert "\n30 [30, 20, 10] L3\n" in ran.stdout
     assert "tour step 30: ok, " in ran.stdout
     assert (tmp_path / "tour-30" / "rank-00000" / "blob-0000.safetensors").exists()
-    assert "\n30 L2\n" in ran.stdout  # saved on, although a node was killed
+    assert "\n30 L3\n" in ran.stdout  # saved on, although two nodes were killed
     assert "node_lost" in ran.stdout
     assert "started node-1" in ran.stdout
-    # The byte that was overwritten is of one copy only: it is found, and reads are right.
+    # The byte that was overwritten is of one fragment only: it is found, and reads are right.
     assert "is damaged" in ran.stdout + ran.stderr
     assert "\n30\n" in ran.stdout
     assert "keeps the last 5, every 1000 steps, nothing older than 30d" in ran.stdout

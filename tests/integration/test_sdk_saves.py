@@ -234,7 +234,7 @@ def test_pools_are_made_changed_and_deleted(shared_cluster: LocalCluster) -> Non
         assert cluster.pool("nightly").checkpoint_count == 1
         assert {group.primary for group in cluster.pool("nightly").groups} == {node.id for node in cluster.nodes()}
         assert cluster.update_pool("nightly", keep_last=0, max_age_seconds=60).pool.retention.max_age_seconds == 60
-        with pytest.raises(errors.UnsupportedError):
+        with pytest.raises(errors.RefusedError, match=r"needs 6 failure domains for 4\+2, it has 2: add 4 nodes"):
             cluster.create_pool("coded", "L3", ec="4+2")
         with pytest.raises(errors.RefusedError, match="needs 3 failure domains"):
             cluster.create_pool("mirrored", "L2", mirrors=3)

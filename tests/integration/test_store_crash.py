@@ -49,7 +49,7 @@ def test_kill_9_at_each_step(tmp_path: Path, point: str, visit: int) -> None:
         for blob_id, seed in acknowledged.items():
             stored = store.lookup(blob_id, 0)
             assert stored is not None
-            assert stored.blob_hash == hash_of(payload(SIZE, seed))
+            assert stored.fragment_hash == hash_of(payload(SIZE, seed))
             assert get(store, stored) == payload(SIZE, seed)
         for blob_id in on_disk:
             assert store.verify(blob_id, 0).verdict is Verdict.OK

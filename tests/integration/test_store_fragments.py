@@ -52,7 +52,7 @@ def test_what_is_written_is_read(store: FragmentStore, folder: Path, size: int, 
     stored = put(store, data, hint=hint)
     assert get(store, stored) == data
     assert store.lookup(stored.blob_id, 0) == stored
-    assert store.verify(stored.blob_id, 0, stored.blob_hash).verdict is Verdict.OK
+    assert store.verify(stored.blob_id, 0, stored.fragment_hash).verdict is Verdict.OK
     assert list(store.list(None, 10)) == [stored]
     assert os.listdir(folder / "tmp") == []
 
@@ -241,7 +241,7 @@ def test_damage_is_detected_and_quarantined_i5(store: FragmentStore, folder: Pat
     for name in (stored.blob_id, str(path)):
         assert name in caught.value.message
     assert caught.value.facts["disk_id"] == stored.disk_id
-    result = store.verify(stored.blob_id, 0, stored.blob_hash)
+    result = store.verify(stored.blob_id, 0, stored.fragment_hash)
     assert result.verdict is Verdict.CORRUPT
     assert stored.blob_id in result.detail
     assert len(os.listdir(folder / "quarantine")) == 2  # the file and its note
@@ -271,7 +271,7 @@ def test_fragments_swapped_between_two_blobs_are_detected(store: FragmentStore, 
     for stored in (one, two):
         with pytest.raises(CorruptDataError, match="wrong name"):
             store.open(stored.blob_id, 0)
-        assert store.verify(stored.blob_id, 0, stored.blob_hash).verdict is Verdict.CORRUPT
+        assert store.verify(stored.blob_id, 0, stored.fragment_hash).verdict is Verdict.CORRUPT
 
 
 def test_a_sound_fragment_that_is_not_the_recorded_blob_is_corrupt(store: FragmentStore) -> None:

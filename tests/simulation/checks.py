@@ -6,21 +6,22 @@ acknowledgement is checked when it happens, against the disks and the records as
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from sdrs_core.checkpoints import Save, SaveState, Shard
+from sdrs_core.checkpoints import Blob, Save, SaveState, Shard
 from sdrs_core.cluster import Group
+from sdrs_core.codes import MIRROR
 from sdrs_core.ids import GroupId, JobName, NodeId, SaveId
+from sdrs_core.levels import Level
 from sdrs_proto.v1 import membership_pb2
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.meta.store import Event, EventKind, Term
 from sdrs_storaged.node.identity import _State
-from sdrs_storaged.store.fragment import StoredFragment
+from tests.simulation.blob_checks import BlobChecks
 from tests.simulation.client import Acknowledged
 from tests.simulation.frames import hash_of
-from tests.simulation.ledger import SHARDS, Ledger, parsed, trash_id
+from tests.simulation.ledger import SHARDS, parsed, trash_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,12 @@ class _Receipt:
 
 
 @dataclass
-class Checks(Ledger):
-    fail: Callable[[str], None] = field(kw_only=True)
+class Checks(BlobChecks):
+    # Unless a schedule is about wrong parity.
+    are_fragments_true: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._forms: dict[tuple[str, int], tuple[NodeId, tuple[NodeId, ...]]] = {}
         self._committed: dict[tuple[JobName, int, int], SaveId] = {}
         self._receipts: dict[tuple[str, int], list[_Receipt]] = {}
@@ -67,6 +70,8 @@ class Checks(Ledger):
             key = event.entry.key
             if key.startswith(keys.GROUPS):
                 self._group_changed(key, event)
+            elif key.startswith(keys.NODES) and event.kind is EventKind.DELETE:
+                self._node_removed(NodeId(key[len(keys.NODES) :]))
             elif key.startswith(SHARDS):
                 self._shard_changed(key, event)
             elif key.startswith(keys.SAVES):
@@ -88,6 +93,14 @@ class Checks(Ledger):
         if group.primary not in group.members or len(set(group.members)) != len(group.members):
             self.fail(f"I3: group {group.id} has primary {group.primary} and members {group.members}")
 
+    def _node_removed(self, node_id: NodeId) -> None:
+        named = self.on_record(node_id)
+        if named:
+            self.fail(f"P7: node {node_id} was removed, and {named} names it")
+        grouped = [group.id for group in self.groups.values() if node_id in group.members]
+        if grouped:
+            self.fail(f"P7: node {node_id} was removed, and is a member of {grouped[0]}")
+
     def _shard_changed(self, key: str, event: Event) -> None:
         save_id, _, rank_text = key[len(SHARDS) :].partition("/")
         rank, of_save = int(rank_text), self.shards.setdefault(SaveId(save_id), {})
@@ -101,24 +114,24 @@ class Checks(Ledger):
         of_save[rank] = shard
         if known is None:
             self._receipt_taken(shard)
-        for blob in shard.blobs:
-            before = next((b.holders for b in known.blobs if b.id == blob.id), ()) if known else ()
-            for holder in blob.holders:
-                if holder not in before and not holder.dropping and not self.had(blob.id, holder):
-                    self.fail(f"I1: node {holder.node_id} is recorded for blob {blob.id}, and it is not durable there")
-            if known and self.counts(shard.save_id) and not self.holders_of(blob):
-                self.fail(f"I4: no copy of blob {blob.id} is left that counts, and its save is not condemned")
+        self.check_blobs(known, shard)
 
     def _receipt_taken(self, shard: Shard) -> None:
         sent = self._receipts.get((shard.save_id, shard.rank), [])
         groups = {group.id: group for group in self.groups.values()}
         for receipt in sent:
             group = groups.get(receipt.group_id)
-            if group and (group.epoch, group.primary) == (receipt.epoch, receipt.node_id):
-                names = {tuple(sorted(h.node_id for h in blob.holders)) for blob in shard.blobs}
-                if names == {tuple(sorted(group.members))}:
-                    return
+            is_current = group and (group.epoch, group.primary) == (receipt.epoch, receipt.node_id)
+            if group and is_current and all(self._is_of(group, blob) for blob in shard.blobs):
+                return
         self.fail(f"I3: rank {shard.rank} of save {shard.save_id} was taken from nobody who is primary now: {sent}")
+
+    def _is_of(self, group: Group, blob: Blob) -> bool:
+        """Whether members of the group hold it: all of them, or where it is spread some of them."""
+        names, pool = {holder.node_id for holder in blob.holders}, self.pools[group.pool]
+        if pool.level is Level.L3 or blob.code != MIRROR:
+            return names <= set(group.members)
+        return names <= set(group.members) and len(names) >= min(pool.member_count, len(group.members))
 
     def _save_changed(self, key: str, before: Save | None) -> None:
         after = self.saves.get(key)
@@ -130,10 +143,21 @@ class Checks(Ledger):
             self.fail(f"I2: {after.title} changed its save id from {before.save_id} to {after.save_id}")
         if after.state.is_readable and (before is None or not before.state.is_readable):
             self._became_readable(after, was_pending=before is not None)
+        if before is not None and before.state.is_readable:
+            self._check_level(before, after)
         if before is not None and before.state.is_readable and not after.state.is_readable:
             self.fail(f"I2: {after.title} was committed, and is {after.state} now")
         if after.state not in (SaveState.PENDING, SaveState.COMMITTED, SaveState.SET_ASIDE):
             self.fail(f"I2: {after.title} is {after.state} where generations are kept")
+
+    def _check_level(self, before: Save, after: Save) -> None:
+        """It rises when all that it promises is there, and never falls (P4)."""
+        if after.level < before.level:
+            self.fail(f"I6: {after.title} was at {before.level}, and is at {after.level} now")
+        if after.level > before.level or (before.degraded and not after.degraded):
+            for shard in self.shards.get(after.save_id, {}).values():
+                for blob in shard.blobs:
+                    self.check_claim(after, blob, [holder for holder in blob.holders if not holder.dropping])
 
     def _became_readable(self, save: Save, *, was_pending: bool) -> None:
         self.commit_count += was_pending
@@ -143,14 +167,15 @@ class Checks(Ledger):
         other = self._committed.setdefault((save.job, save.step, save.attempt), save.save_id)
         if other != save.save_id and (save.job, save.step) not in self.may_go:
             self.fail(f"I2: {save.title} of attempt {save.attempt} was committed twice: {other} and {save.save_id}")
-        pool = self.pools[save.pool]
         for shard in ranks.values():
             for blob in shard.blobs:
                 counting = [holder for holder in blob.holders if not holder.dropping]
-                if was_pending and save.level >= pool.level and len(counting) < pool.copies:
-                    self.fail(f"I6: {save.title} claims {save.level} with {len(counting)} copies of blob {blob.id}")
+                if was_pending:
+                    self.check_claim(save, blob, counting)
+                if was_pending and any(holder.node_id not in self.nodes for holder in counting):
+                    self.fail(f"P7: {save.title} was committed, and blob {blob.id} names a node that was removed")
                 for holder in counting:
-                    if not self.had(blob.id, holder):
+                    if not self.had(blob, holder):
                         self.fail(f"I1: {save.title} was committed, and blob {blob.id} is not on {holder.node_id}")
 
     def _save_left(self, before: Save) -> None:
@@ -170,25 +195,6 @@ class Checks(Ledger):
             self.fail(f"I7: {before.title} is forgotten, and its shards are still on record")
 
     # Disks
-
-    def dropped(self, node_id: NodeId, fragment: StoredFragment) -> None:
-        if not self.counts(fragment.save_id):
-            return
-        recorded = False
-        for shard in self.shards.get(fragment.save_id, {}).values():
-            for blob in shard.blobs:
-                if blob.id == fragment.blob_id:
-                    recorded = True
-                    for holder in blob.holders:
-                        if holder.node_id == node_id and not holder.dropping:
-                            self.fail(f"P14: node {node_id} dropped blob {blob.id}, for which it is recorded")
-        is_pending = any(
-            save.save_id == fragment.save_id and save.state is SaveState.PENDING for save in self.saves.values()
-        )
-        if is_pending and not recorded:
-            self.fail(
-                f"P13: node {node_id} dropped blob {fragment.blob_id} of save {fragment.save_id}, which is pending"
-            )
 
     def persisted(self, node_id: NodeId, before: _State | None, after: _State) -> None:
         if before is None:
@@ -220,8 +226,11 @@ class Checks(Ledger):
             return
         if [blob.hash for blob in shard.blobs] != [hash_of(data) for data in told.contents]:
             self.fail(f"I1: {save.title} was acknowledged, and rank {told.rank} is on record with other content")
+        untrue = self.why_untrue([shard])
+        if untrue and self.are_fragments_true:
+            self.fail(f"P9: {save.title} was acknowledged, and {untrue} is not what its blob makes it")
         if self.counts(save.save_id):
             for blob in shard.blobs:
                 for holder in blob.holders:
-                    if not holder.dropping and not self.had(blob.id, holder):
+                    if not holder.dropping and not self.had(blob, holder):
                         self.fail(f"I1: {save.title} was acknowledged, and blob {blob.id} is not on {holder.node_id}")

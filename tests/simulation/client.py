@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from sdrs_core.attempts import Attempt
-from sdrs_core.checkpoints import Blob, ContentKind, Save, SaveState, Shard, content_hash
+from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, content_hash
 from sdrs_core.errors import (
     AlreadyExistsError,
+    CorruptDataError,
     DeadlineExceededError,
     FullError,
     NotFoundError,
+    PermissionDeniedError,
     RefusedError,
     SaveFailedError,
     SdrsError,
@@ -28,19 +31,24 @@ from sdrs_core.errors import (
     UnavailableError,
 )
 from sdrs_core.ids import BlobId, JobName, SaveId, random_id
+from sdrs_core.mirroring import twin_of
 from sdrs_proto import convert
 from sdrs_proto.framing import Frame
 from sdrs_proto.v1 import control_pb2 as control
 from sdrs_proto.v1 import storage_pb2 as storage
-from tests.simulation.frames import frames_of, hash_of, read_frames
+from tests.simulation.frames import checked_blocks, frames_of, hash_of, summary_of
 from tests.simulation.loop import Process
 from tests.simulation.network import Network
+from tests.simulation.reading import BlobReading
 
 CALL_SECONDS = 3.0
 _WRITE_SECONDS = 5.0
 _SEAL_SECONDS = 8.0
 _PATIENCE_SECONDS = 12.0
 _WAIT_MS = 2000
+_REFUSED_SECONDS = 5.0
+# Who reads while blobs are stored anew in another form (P2) asks again where they are.
+_READ_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,7 @@ class Rank:
     random: Random
     acknowledged: Callable[[Acknowledged], None]
     _avoided: set[str] = field(default_factory=set)
+    _tried: set[BlobId] = field(default_factory=set)
 
     async def save(self, attempt: Attempt, step: int) -> Save:
         """The checkpoint as it was committed; raises if it was not, or if that cannot be told."""
@@ -130,17 +139,22 @@ class Rank:
             pool=self.pool,
             kind=convert.kind_to(ContentKind.STATE),
             avoid_node_ids=sorted(self._avoided),
+            size_bytes=sum(map(len, contents_of(self.job, attempt, step, self.rank))),
         )
-        try:
-            response: control.BeginSaveResponse = await self.control.call("begin_save", request)
-        except (UnavailableError, RefusedError):
-            if not self._avoided:
-                raise
+        gives_up = asyncio.get_running_loop().time() + _REFUSED_SECONDS
+        while True:
+            try:
+                response: control.BeginSaveResponse = await self.control.call("begin_save", request)
+                return response
+            except (UnavailableError, RefusedError) as error:
+                # A pool that is below its minimum may get a node in a moment.
+                is_lasting = "pool" not in error.facts or asyncio.get_running_loop().time() > gives_up
+                if not self._avoided and is_lasting:
+                    raise
             # No other node is left: one that failed may be back.
             self._avoided.clear()
             request.ClearField("avoid_node_ids")
-            response = await self.control.call("begin_save", request)
-        return response
+            await asyncio.sleep(self.random.uniform(0.05, 0.3))
 
     async def _send_and_seal(
         self, begun: control.BeginSaveResponse, step: int, contents: Sequence[bytes], ids: Sequence[BlobId]
@@ -162,9 +176,10 @@ class Rank:
                 kind=convert.kind_to(ContentKind.STATE),
                 blob_count=len(contents),
                 pool=self.pool,
+                resent=blob_id in self._tried,
             )
-            frames = [Frame(open=intent.SerializeToString()), *frames_of(data)]
-            await network.call(process, primary, "write_blob", frames, _WRITE_SECONDS)
+            self._tried.add(blob_id)
+            await self._send(primary, intent, data)
         request = storage.SealShardRequest(
             request_id=random_id(),
             capability=begun.capability,
@@ -174,8 +189,25 @@ class Rank:
             group_id=begun.group.id,
             epoch=begun.group.epoch,
             shard=convert.shard_to(_shard(begun, self.rank, contents, ids)),
+            world_size=self.world_size,
         )
         await network.call(process, primary, "seal_shard", request, _SEAL_SECONDS)
+
+    async def _send(self, primary: str, intent: storage.WriteIntent, data: bytes) -> None:
+        """Over gRPC, or over the data channel, as it comes."""
+        network, process = self.control.network, self.control.process
+        if self.random.random() < 0.5:
+            frames = [Frame(open=intent.SerializeToString()), *frames_of(data)]
+            await network.call(process, primary, "write_blob", frames, _WRITE_SECONDS)
+            return
+        request = storage.OpenWriteRequest(request_id=random_id(), intent=intent)
+        opened = await network.call(process, primary, "open_write", request, CALL_SECONDS)
+        if not opened.already_stored:
+            transfer = (opened.ticket, checked_blocks(data), summary_of(data))
+            try:
+                await network.call(process, primary, "receive_blocks", transfer, _WRITE_SECONDS)
+            except PermissionDeniedError as error:  # as the SDK takes it: the node was started again meanwhile
+                raise UnavailableError(error.message) from error
 
     async def _wait(self, save_id: SaveId, step: int) -> Save:
         request = control.WaitSaveRequest(save_id=save_id, job=self.job, step=step, wait_ms=_WAIT_MS)
@@ -194,34 +226,78 @@ class Rank:
         found = next((save for save in saves if step in (None, save.step)), None)
         if found is None:
             return None
-        request = control.ListShardsRequest(save_id=found.save_id, rank=self.rank, pool=self.pool)
-        shards = (await self.control.call("list_shards", request)).shards
-        return found, [await self._read(blob) for blob in convert.shard_from(shards[0]).blobs]
+        for tries_left in reversed(range(_READ_TRIES)):
+            request = control.ListShardsRequest(save_id=found.save_id, rank=self.rank, pool=self.pool)
+            shards = (await self.control.call("list_shards", request)).shards
+            if not shards:
+                raise NotFoundError(f"{found.title} was collected meanwhile")
+            shard = convert.shard_from(shards[0])
+            try:
+                return found, [await self._read_either(found, shard, blob) for blob in shard.blobs]
+            except NotFoundError:
+                if not tries_left:
+                    raise
+        raise AssertionError("unreachable")
 
-    async def _read(self, blob: Blob) -> bytes:
-        """From any holder that counts; the next one on error."""
-        failure: SdrsError = NotFoundError(f"blob {blob.id} has no holder")
+    async def _read_either(self, save: Save, shard: Shard, blob: Blob) -> bytes:
+        """If too little of it is in reach, from its mirror in another pool."""
+        try:
+            return await self._read(save, blob)
+        except (UnavailableError, DeadlineExceededError, NotFoundError, CorruptDataError):
+            mirror = twin_of(shard, blob)
+            if mirror is None:
+                raise
+            return await self._read(save, mirror)
+
+    async def _read(self, save: Save, blob: Blob) -> bytes:
+        """From as many holders that count as are needed; the next one on error."""
+        failure: SdrsError = NotFoundError(f"blob {blob.id} has too few holders")
+        reading = BlobReading(blob)
         holders = [holder for holder in blob.holders if not holder.dropping]
         self.random.shuffle(holders)
         for holder in holders:
+            if not reading.lacks(holder):
+                continue
             read = storage.ReadBlobRequest(blob_id=blob.id, fragment_index=holder.fragment_index)
             try:
                 frames = await self.control.network.call(
                     self.control.process, holder.node_id, "read_blob", read, CALL_SECONDS
                 )
-                data, found = read_frames(frames)
-                if found == blob.hash:
+                reading.take(holder, frames)
+                data = reading.result()
+                if data is not None:
                     return data
-                failure = NotFoundError(f"blob {blob.id} is another on {holder.node_id}")
+            except CorruptDataError as error:
+                failure = error
+                await self._report(save, blob, holder)
             except SdrsError as error:
                 failure = error
         raise failure
+
+    async def _report(self, save: Save, blob: Blob, holder: Holder) -> None:
+        request = control.ReportDamageRequest(
+            request_id=random_id(),
+            job=save.job,
+            step=save.step,
+            save_id=save.save_id,
+            rank=self.rank,
+            blob_id=blob.id,
+            node_id=holder.node_id,
+        )
+        with suppress(SdrsError):
+            await self.control.call("report_damage", request, patience_seconds=0.0)
 
 
 def contents_of(job: str, attempt: Attempt, step: int, rank: int) -> tuple[bytes, ...]:
     """What a rank saves: told by who and what it is, so that whoever reads it back knows what to expect."""
     title = f"{job} {attempt.run}:{attempt.ordinal} step {step} rank {rank}"
-    return tuple(f"{title} blob {ordinal}".encode() for ordinal in range(1 + (step + rank) % 2))
+    return tuple(_content(f"{title} blob {ordinal}", step + rank + ordinal) for ordinal in range(1 + (step + rank) % 2))
+
+
+def _content(title: str, turn: int) -> bytes:
+    """Less than a block, a few, or some stripes of any code and a bit."""
+    parts = (f"{title} part {number}\n" for number in range((1, 4, 15)[turn % 3]))
+    return "".join(parts).encode()
 
 
 def _shard(begun: control.BeginSaveResponse, rank: int, contents: Sequence[bytes], ids: Sequence[BlobId]) -> Shard:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,6 +42,8 @@ class ControllerProcess:
         self._store = RemoteStore(network, process)
         # The one of the term that this process believes in, if any.
         self.controller: Controller | None = None
+        # How often repair looked through the catalog.
+        self.survey_count = 0
         self._switchboard = Switchboard(lambda: self._leadership.active_address)
         self._fronts = [self._switchboard.front(service) for service in (CONTROL, MEMBERSHIP)]
         network.listen(process.name, self)
@@ -65,6 +67,7 @@ class ControllerProcess:
             CONTROL.name: ControlService(controller, cast(Archives, _NO_ARCHIVES), lambda: ""),
             MEMBERSHIP.name: MembershipService(controller),
         }
+        controller.repairer.pass_once = self._counted(controller.repairer.pass_once)  # type: ignore[method-assign]
         self.controller = controller
         try:
             with self._switchboard.switched_to(services):
@@ -72,6 +75,13 @@ class ControllerProcess:
                 await controller.run()
         finally:
             self.controller = None
+
+    def _counted(self, work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        async def counted() -> None:
+            self.survey_count += 1
+            await work()
+
+        return counted
 
 
 class _Nodes(NodeClient):

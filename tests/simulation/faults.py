@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from random import Random
 
-from sdrs_core.ids import NodeId
+from sdrs_core.checkpoints import Blob, Holder
+from sdrs_core.codes import MIRROR
+from sdrs_core.ids import DiskId, NodeId
 from tests.simulation.metastore import ADDRESS as STORE
+from tests.simulation.standings import is_readable, share
 from tests.simulation.world import World
 
 # Longer than any message is under way: what a node acknowledged before it lost its disk is on record by then.
@@ -39,6 +42,12 @@ class Faults:
             (0.4, self._fill_disk),
             (0.7, self._destroy_disk),
         ]
+        if world.shape.has_upkeep:
+            self._kinds.append((0.5, self._wreck_node))
+        if world.shape.code and random.random() < 0.5:
+            # Not beside other losses: nobody knows of it, so of two copies the good one may be let go.
+            losses = (self._destroy_disk, self._wreck_node)
+            self._kinds = [kind for kind in self._kinds if kind[1] not in losses] + [(1.4, self._rot)]
 
     async def run(self, seconds: float) -> None:
         """Let things happen for so long; the pace is the seed's."""
@@ -197,17 +206,57 @@ class Faults:
         self._world.note(f"disk of {platter.node_id} is full")
         self._for(self._span(5.0), lambda: setattr(platter, "is_full", False))
 
-    def _destroy_disk(self) -> None:
-        """For good, with all that is on it. Only where other copies are left: nobody promised more than that."""
-        platter = self._world.platters[NodeId(self._random.choice(self._world.node_names))]
+    def _may_lose(self, disk_ids: Set[DiskId]) -> bool:
+        """Only where enough is left elsewhere, and one thing at a time: nobody promised more than that."""
         now = self._world.loop.time()
-        if now - self._destroyed_at < _BETWEEN_LOSSES_SECONDS or not self._world.checks.may_lose(platter.disk_id):
-            return
+        if now - self._destroyed_at < _BETWEEN_LOSSES_SECONDS or not self._world.checks.may_lose(disk_ids):
+            return False
         self._destroyed_at = now
+        return True
+
+    def _destroy_disk(self) -> None:
+        """For good, with all that is on it."""
+        platter = self._world.platters[NodeId(self._random.choice(self._world.node_names))]
+        disk_id = self._random.choice(list(platter.disks))
+        if not self._may_lose({disk_id}):
+            return
         self._world.note(f"disk of {platter.node_id} is destroyed")
-        self._world.checks.destroyed.add(platter.disk_id)
+        self._world.checks.destroyed.add(disk_id)
         if self._world.nodes[platter.node_id].process.is_alive:
             self._world.nodes[platter.node_id].process.kill()
             self._for(self._span(6.0), lambda: self._world.start_node(platter.node_id))
-        platter.fragments = {}
-        platter.disk_id = self._world.new_disk_id()
+        del platter.disks[disk_id]
+        platter.disks[self._world.new_disk_id()] = {}
+
+    def _wreck_node(self) -> None:
+        """The whole machine. It has to be removed by name, and may then come back as another one."""
+        node_id = self._random.choice(self._world.node_names)
+        if node_id not in self._world.checks.wrecked and self._may_lose(self._world.platters[node_id].disks.keys()):
+            self._world.note(f"{node_id} is wrecked")
+            self._world.wreck_node(node_id)
+
+    def _rot(self) -> None:
+        """A bit flips on a disk, in something that is on record; nobody is told."""
+        checks = self._world.checks
+        found = [
+            (blob, holder)
+            for save, _, blob in checks.wanted_blobs()
+            if save.state.is_readable
+            for holder in checks.holders_of(blob)
+            if is_readable(blob, _of_sound_shares(blob, checks.holders_of(blob), holder))
+        ]
+        if found:
+            blob, holder = self._random.choice(found)
+            platter = self._world.platters[holder.node_id]
+            self._world.note(f"fragment {holder.fragment_index} of blob {blob.id} rots on {holder.node_id}")
+            self._world.has_rot = True
+            for held in platter.find(blob.id, holder.fragment_index):
+                platter.put(held.rotten())
+
+
+def _of_sound_shares(blob: Blob, sound: list[Holder], besides: Holder) -> list[Holder]:
+    """What is left if all are let go of whose twins are bad."""
+    bad = [holder for holder in blob.holders if holder not in sound or holder == besides]
+    if blob.code == MIRROR and len(bad) > 1:
+        return []
+    return [holder for holder in sound if all(share(blob, holder) != share(blob, other) for other in bad)]

@@ -101,13 +101,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, executor_seconds: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__()
         self._now = 0.0
-        self._executor_seconds = executor_seconds
+        self.executor_seconds = executor_seconds
         self._made = 0
         self._timers: list[tuple[float, int, events.TimerHandle]] = []
         self._timer_count = 0
         self._handles_this_instant = 0
         self._buried: list[asyncio.Task[Any]] = []
         self._is_over = False
+        # Told once, when nothing runs any more.
+        self.on_end: Callable[[], None] = lambda: None
 
     def time(self) -> float:
         return self._now
@@ -167,7 +169,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 if not future.cancelled():
                     future.set_result(result)
 
-        self.call_later(self._executor_seconds(), work)
+        self.call_later(self.executor_seconds(), work)
         return future
 
     # Running
@@ -220,6 +222,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def end(self) -> None:
         """Nothing runs any more; what is left half done is let go of."""
         self._is_over = True
+        self.on_end()
         for task in [*self._buried, *asyncio.all_tasks(self)]:
             self._forget(task)
         self._buried = []

@@ -161,7 +161,8 @@ class Network:
             self._serve(sender, address, method, request, answer_back)
 
         self.send(sender, address, deliver)
-        if self.weather.repeat and self.random.random() < self.weather.repeat:
+        # A socket repeats nothing.
+        if self.weather.repeat and method != "receive_blocks" and self.random.random() < self.weather.repeat:
             self.send(sender, address, deliver)
         return answer
 

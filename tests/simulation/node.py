@@ -1,48 +1,48 @@
-"""A storage node: the production code of ``storaged``'s node role, over a model of its disk and of the bytes' way.
+"""A storage node: the production code of ``storaged``'s node role, over a model of its disks and of the network.
 
-Production: identity, groups (the fence), the link to the controllers, writing and relaying small blobs, sealing,
-receipts, reports, and the service itself. Modelled: the disk, and what runs in threads on sockets, which is the push of
-a missing copy and the pull of a lost one.
+Production: identity, groups (the fence), the link to the controllers, everything that is written, coded, relayed,
+filled up, sealed, pulled, rebuilt and verified, receipts, reports, and the service itself. Modelled: the disks, and the
+sockets of the data channel (``transfers``).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, cast
 
-from sdrs_core.cluster import Endpoints, Group, Node
-from sdrs_core.errors import CorruptDataError, NotFoundError, SaveFailedError, SdrsError, UnavailableError
-from sdrs_core.ids import BlobId
-from sdrs_proto import convert
+from sdrs_core.cluster import Endpoints, Node
+from sdrs_core.errors import InvalidArgumentError, UnavailableError
 from sdrs_proto.framing import Frame
-from sdrs_proto.services import STORAGE
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.node.receipts import ReceiptQueue
 from sdrs_storaged.node.reports import MemberReports
 from sdrs_storaged.node.transfers import Slots, Tickets, WriteIntent
-from sdrs_storaged.rpc.blobs import BlobStore, write_intent_from
-from sdrs_storaged.rpc.channels import call
+from sdrs_storaged.rpc.blobs import BlobStore
+from sdrs_storaged.rpc.census import Census
 from sdrs_storaged.rpc.controller_client import ControllerClient
-from sdrs_storaged.rpc.peers import Peers
+from sdrs_storaged.rpc.filling import Filling
+from sdrs_storaged.rpc.intakes import Intakes
 from sdrs_storaged.rpc.pulling import Pulling
+from sdrs_storaged.rpc.recall import Recall
 from sdrs_storaged.rpc.replication import Replication
 from sdrs_storaged.rpc.sealing import Sealing
+from sdrs_storaged.rpc.spread_seal import SpreadSeal
 from sdrs_storaged.rpc.storage_service import StorageService
-from sdrs_storaged.rpc.workers import Workers
+from sdrs_storaged.rpc.verifying import Verifying
 from sdrs_storaged.rpc.writing import Writing
 from sdrs_storaged.store.engine import FragmentStore
-from sdrs_storaged.store.fragment import StoredFragment
-from tests.simulation.disk import ModelIdentity, ModelStore, Platter, Watcher, new_identity
-from tests.simulation.frames import frames_of, read_frames
+from tests.simulation.disk import ModelIdentity, ModelStore
 from tests.simulation.loop import Process
 from tests.simulation.network import Network
+from tests.simulation.platter import Platter, Watcher
+from tests.simulation.strands import Strands
 from tests.simulation.stubs import Channels
+from tests.simulation.transfers import ModelBackground, ModelPeers, ModelSources, ModelWorkers, QuickWorkers, Transfer
 
 SLOW_SECONDS = 2.0
 _SLOTS = 16
@@ -55,6 +55,7 @@ class NodeProcess:
         self,
         network: Network,
         process: Process,
+        strands: Strands,
         platter: Platter,
         watcher: Watcher,
         clock: Clock,
@@ -66,12 +67,15 @@ class NodeProcess:
         self.streams: list[asyncio.Task[Any]] = []
         self.platter = platter
         self._network = network
+        self._strands = strands
         self._watcher = watcher
         self._clock = clock
         self._controllers = controllers
         self._random = random
         self._domain = domain
         self._service: StorageService | None = None
+        self._intakes: Intakes | None = None
+        self._tickets = Tickets(strands.loop.time)
         self.groups: Groups | None = None
         # How long the bytes of a blob take to come in.
         self.transfer_seconds = self._by_chance
@@ -83,67 +87,116 @@ class NodeProcess:
     def find(self, method: str) -> Callable[[Any], Any]:
         if self._service is None:
             raise UnavailableError(f"node {self.platter.node_id} is starting")
+        if method == "receive_blocks":
+            return self._receive
         behavior: Callable[[Any], Any] = getattr(self._service, method)
         if method == "write_blob":
             return partial(self._write, behavior)
         if method in ("lookup_fragments", "seal_shard"):
-            return partial(self._fenced, behavior)
+            return lambda request: self._fenced(behavior, request, request.group_id, request.epoch)
         if method in ("read_blob", "verify_fragment"):
             return lambda request: _gathered(behavior(request))
         return behavior
 
     async def _write(self, behavior: Callable[[Any], Any], frames: list[Frame]) -> Any:
         intent = pb.WriteIntent.FromString(frames[0].open)
-        return await self._fenced(lambda _: behavior(_arriving(frames, self.transfer_seconds())), intent)
+        arriving = _arriving(frames, self.transfer_seconds())
+        return await self._fenced(behavior, arriving, intent.group_id, intent.epoch)
 
-    async def _fenced(self, behavior: Callable[[Any], Any], request: Any) -> Any:
+    async def _receive(self, transfer: Transfer) -> pb.StoredBlob:
+        """As the server of the data channel: one thread from the ticket to the answer."""
+        ticket, blocks, summary = transfer
+        intent, slots = self._tickets.redeem(ticket)
+        intakes, late_seconds = self._intakes, self.transfer_seconds()
+        if not isinstance(intent, WriteIntent) or intakes is None:
+            raise InvalidArgumentError("this ticket is for reading")
+
+        def receive() -> pb.StoredBlob:
+            with intakes.open(intent) as intake:
+                for digest, block in blocks:
+                    intake.append(block, digest)
+                    intake.check_wanted()
+                self._strands.sleep(late_seconds)
+                return intake.finish(summary)
+
+        async def in_thread(_: Transfer) -> pb.StoredBlob:
+            return await self._strands.run(receive)
+
+        try:
+            answer: pb.StoredBlob = await self._fenced(in_thread, transfer, intent.group_id, intent.epoch)
+            return answer
+        finally:
+            slots.give()
+
+    async def _fenced(self, behavior: Callable[[Any], Any], request: Any, group_id: str, epoch: int) -> Any:
         """I3: what was known to be over when it was asked for is not done. Checked from outside."""
-        identity, group_id = self.platter.identity, request.group_id
-        epoch_then = identity.epochs.get(group_id, 0) if identity and group_id else 0
+        identity = self.platter.identity
+        epoch_then = identity.epochs.get(cast(Any, group_id), 0) if identity and group_id else 0
         response = await behavior(request)
         if group_id:
-            self._watcher.answered(self.platter.node_id, group_id, request.epoch, epoch_then)
+            self._watcher.answered(self.platter.node_id, group_id, epoch, epoch_then)
         return response
 
     def _by_chance(self) -> float:
         """Most blobs are small and quick; some take so long that the group moves on meanwhile (P8)."""
         kind = self._random.random()
-        return self._random.random() * (0.005 if kind < 0.8 else 0.5 if kind < 0.96 else 4.0)
+        return self._random.random() * (0.005 if kind < 0.85 else 0.5 if kind < 0.985 else 4.0)
 
     def _sync_later(self, sync: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_later(3 * self._random.random(), sync)
+        self._strands.loop.call_later(3 * self._random.random(), sync)
 
     async def _run(self) -> None:
         node_id = self.platter.node_id
         channels = cast(Any, Channels(self._network, self.process))
-        identity = ModelIdentity(self.platter, self._watcher, new_identity(node_id, f"key of {node_id}"))
+        identity = ModelIdentity(self.platter, self._watcher)
         groups = self.groups = Groups(identity)
         client = ControllerClient(channels, self._controllers, identity, groups)
         if not identity.cluster_id:
             identity.join(await client.find_cluster())
         receipts = ReceiptQueue(client.send_receipts)
         reports = MemberReports(client.report_member, asyncio.get_running_loop().time)
+        self._service = self._serve(identity, groups, receipts, reports)
+        endpoints = Endpoints(f"{node_id}:1", f"{node_id}:2", "", "", node_id)
+        node = Node(identity.node_id, endpoints, self._domain, 1, "simulated")
+        with groups.watching(lambda: self.store.set_draining(groups.draining_disks)):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(receipts.run())
+                tasks.create_task(reports.run())
+                tasks.create_task(client.run(node, self.store.disks, asyncio.Event()))
+
+    def _serve(
+        self, identity: ModelIdentity, groups: Groups, receipts: ReceiptQueue, reports: MemberReports
+    ) -> StorageService:
+        """Wired as ``node_role`` wires it."""
         store = cast(FragmentStore, self.store)
         metrics = cast(Any, _Uncounted())
-        workers, tickets = Workers("any", _SLOTS), Tickets()
+        quick, waiting = QuickWorkers(self._strands), ModelWorkers(self._strands)
+        writes, members = Slots("write", _SLOTS), Slots("member", _SLOTS)
         blobs = BlobStore(store, groups, metrics)
-        peers = Peers(channels, SLOW_SECONDS)
-        replication = ModelReplication(store, groups, peers, reports, metrics, channels)
-        self._service = StorageService(
+        peers = ModelPeers(self._network, self.process, self._strands, SLOW_SECONDS)
+        replication = Replication(store, groups, peers, reports, metrics)
+        intakes = self._intakes = Intakes(blobs, groups, replication)
+        census = Census(store, groups, peers, reports, quick)
+        sources = ModelSources(store, peers, identity.node_id, self._random)
+        filling = Filling(groups, peers, sources, metrics)
+        background = ModelBackground(lambda: writes.taken + members.taken > 0, self._strands.loop.time)
+        return StorageService(
             store,
             blobs,
             identity,
             groups,
-            tickets,
+            self._tickets,
             writing=Writing(
                 blobs,
                 groups,
                 replication,
-                tickets,
-                slots=Slots("write", _SLOTS),
-                member_slots=Slots("member", _SLOTS),
-                workers=workers,
-                member_workers=workers,
+                intakes,
+                Recall(groups, census, reports),
+                self._tickets,
+                slots=writes,
+                member_slots=members,
+                workers=waiting,
+                member_workers=quick,
             ),
             sealing=Sealing(
                 store,
@@ -152,79 +205,18 @@ class NodeProcess:
                 peers,
                 reports,
                 receipts,
-                looks=workers,
-                pushes=cast(Workers, _AwaitingWorkers()),
+                SpreadSeal(groups, census, reports, filling.fill, waiting),
+                looks=quick,
+                pushes=waiting,
                 slow_seconds=SLOW_SECONDS,
             ),
-            pulling=cast(Pulling, ModelPulling(self.store, channels)),
+            pulling=Pulling(store, sources, metrics, background, slots=Slots("repair", _SLOTS), workers=waiting),
+            verifying=Verifying(store, sources, background, slots=Slots("verify", _SLOTS), workers=waiting),
             reads=Slots("read", _SLOTS),
-            verifies=Slots("verify", _SLOTS),
-            read_workers=workers,
-            looks=workers,
+            repair_reads=Slots("repair read", _SLOTS),
+            read_workers=quick,
+            looks=quick,
         )
-        endpoints = Endpoints(f"{node_id}:1", f"{node_id}:2", "", "", node_id)
-        node = Node(identity.node_id, endpoints, self._domain, 1, "simulated")
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(receipts.run())
-            tasks.create_task(reports.run())
-            tasks.create_task(client.run(node, self.store.disks, asyncio.Event()))
-
-
-class ModelReplication(Replication):
-    """A missing copy is pushed over the same call as a small blob, instead of from a thread through a socket."""
-
-    def __init__(
-        self, store: FragmentStore, groups: Groups, peers: Peers, reports: MemberReports, metrics: Any, channels: Any
-    ) -> None:
-        super().__init__(store, groups, peers, reports, metrics)
-        self._channels = channels
-
-    async def push(self, group: Group, node: Node, blob_id: BlobId) -> None:  # type: ignore[override]
-        try:
-            reader = self._store.open(blob_id, 0)
-        except NotFoundError as error:
-            raise SaveFailedError(f"blob {blob_id} is not on its primary: send it again") from error
-        intent = WriteIntent(reader.meta, reader.size_bytes, group.id, group.epoch, relayed=True)
-        data = b"".join(map(bytes, reader.pieces(0, reader.size_bytes)))
-        await self._peers.write_small(node, intent, frames_of(data))
-
-
-class ModelPulling:
-    """As ``rpc.pulling``: the first source that has the blob as it is on record."""
-
-    def __init__(self, store: ModelStore, channels: Any) -> None:
-        self._store = store
-        self._channels = channels
-
-    async def pull(self, request: pb.PullFragmentRequest) -> StoredFragment:
-        origin = replace(write_intent_from(request.intent).origin, fragment_index=request.fragment_index)
-        held = self._store.lookup(*origin.key)
-        if held is not None:
-            if held.blob_hash == request.hash:
-                return held
-            self._store.quarantine(*origin.key, "it differs from the record")
-        failures: list[SdrsError] = []
-        for source in map(convert.node_from, request.sources):
-            read = pb.ReadBlobRequest(blob_id=origin.blob_id, fragment_index=origin.fragment_index)
-            stub = self._channels.stub(source.endpoints.grpc, STORAGE)
-            try:
-                data, found = read_frames(await call(stub.read_blob, read, f"node {source.id}", SLOW_SECONDS))
-                if found != request.hash:
-                    raise CorruptDataError(f"node {source.id} has other content")
-                with self._store.create(origin) as writer:
-                    for frame in frames_of(data)[:-1]:
-                        writer.append(bytes(frame.data), frame.digest)
-                    return writer.finish(len(data), found)
-            except SdrsError as error:
-                failures.append(error)
-        is_lost = bool(failures) and all(isinstance(e, CorruptDataError | NotFoundError) for e in failures)
-        kind = CorruptDataError if is_lost else UnavailableError
-        raise kind(f"blob {origin.blob_id} could not be fetched: {'; '.join(map(str, failures))}")
-
-
-class _AwaitingWorkers:
-    async def run(self, work: Callable[..., Any], *args: object) -> Any:
-        return await work(*args)
 
 
 class _Uncounted:
@@ -244,4 +236,8 @@ async def _arriving(frames: list[Frame], seconds: float) -> AsyncIterator[Frame]
 
 
 async def _gathered(responses: AsyncIterator[Any]) -> list[Any]:
-    return [response async for response in responses]
+    return [
+        # What a frame's data points into is used again.
+        Frame(open=r.open, data=bytes(r.data)) if isinstance(r, Frame) else r
+        async for r in responses
+    ]

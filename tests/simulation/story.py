@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
+from contextlib import suppress
 
 from sdrs_core.cluster import NodeState
+from sdrs_core.errors import SdrsError
+from sdrs_core.ids import PoolName
+from tests.simulation.builders import Builder
 from tests.simulation.faults import Faults
-from tests.simulation.people import Operator, TrainingJob
+from tests.simulation.operators import Operator
+from tests.simulation.people import TrainingJob
+from tests.simulation.shapes import shape_of
 from tests.simulation.world import Outcome, SimulationError, World, undisturbed
 
 HEALED_WITHIN_SECONDS = 120.0
 _POLL_SECONDS = 0.5
+_REST_SECONDS = 4.0
 
 
 def play(seed: int, *, keeps_trace: bool = False, plant: Callable[[World], None] = lambda world: None) -> Outcome:
@@ -22,32 +28,27 @@ def play(seed: int, *, keeps_trace: bool = False, plant: Callable[[World], None]
 
 
 def _play(seed: int, keeps_trace: bool, plant: Callable[[World], None]) -> Outcome:
-    shape = Random(f"{seed} shape")
-    world = World(
-        seed,
-        node_count=shape.choice((3, 4, 4, 5, 6)),
-        controller_count=shape.choice((1, 2, 2, 3)),
-        keeps_trace=keeps_trace,
-    )
+    world = World(seed, shape_of(seed), keeps_trace=keeps_trace)
     plant(world)
-    return world.run(_tell(world, mirrors=shape.choice((2, 2, 2, 3)), allow_degraded=shape.random() < 0.3))
+    return world.run(_tell(world))
 
 
-async def _tell(world: World, *, mirrors: int, allow_degraded: bool) -> None:
+async def _tell(world: World) -> None:
     chance = world.chance("story")
     world.start_all()
-    operator = Operator(world)
+    operator = operator_of(world)
     jobs = [TrainingJob(world, "alone", 1), TrainingJob(world, "pair", 2)]
     await until(lambda: nodes_up(world) == len(world.node_names), "all nodes are up at the beginning")
-    await operator.create_pool(mirrors, allow_degraded=allow_degraded)
+    await operator.create_pool()
     for job in jobs:
         job.start()
     everybody = [name for job in jobs for name in job.process_names]
     faults = Faults(world, world.chance("faults"), [*everybody, "operator"])
     working = [asyncio.ensure_future(job.train()) for job in jobs]
-    if chance.random() < 0.7:
+    if chance.random() < 0.7 or world.shape.has_upkeep:
         working.append(operator.process.spawn(operator.work([job.name for job in jobs])))
-    await faults.run(chance.choice((6.0, 12.0, 20.0)))
+    # Where fragments are many, each second has more in it.
+    await faults.run(chance.choice((6.0, 10.0, 16.0) if world.shape.code else (6.0, 12.0, 20.0)))
     faults.heal()
     for task in working:
         task.cancel()
@@ -59,14 +60,20 @@ async def _tell(world: World, *, mirrors: int, allow_degraded: bool) -> None:
 
 async def _recover(world: World, operator: Operator, jobs: list[TrainingJob]) -> None:
     """Liveness: with all faults gone, everything works again by itself."""
-    ends = world.loop.time() + HEALED_WITHIN_SECONDS
     operator.process.kill()
-    await Operator(world).put_right()
-    for problem in (_why_not_whole, _why_not_repaired, _why_pending):
-        while why := problem(world):
-            if world.loop.time() > ends:
-                raise SimulationError(f"{HEALED_WITHIN_SECONDS:g} s after all faults were over: {why}")
-            await asyncio.sleep(_POLL_SECONDS)
+    operator = operator_of(world)
+    await operator.put_right()
+    await _until(world, _why_not_whole)
+    if world.has_rot:
+        await operator.scrub()
+    await _until_well(world)
+    if isinstance(operator, Builder) and operator.leaving():
+        await _until_left(world, operator)
+        await _until_well(world)
+    await _until_at_rest(world)
+    untrue = world.checks.why_untrue()
+    if untrue:
+        raise SimulationError(f"P2, P9: {untrue} is not what its blob makes it")
     for job in jobs:
         job.start()
         if not await job.save() or not await job.restore():
@@ -74,6 +81,53 @@ async def _recover(world: World, operator: Operator, jobs: list[TrainingJob]) ->
         for step in world.checks.kept_steps(job.name):
             if not await job.restore(step):
                 raise SimulationError(f"I4: {job.name} step {step} was acknowledged, and cannot be read")
+
+
+async def _until_at_rest(world: World) -> None:
+    """Where there is nothing to do, nothing is done over and over."""
+    [leader] = world.leaders
+    ends, count = world.loop.time() + HEALED_WITHIN_SECONDS, _REST_SECONDS + 1
+    while count > _REST_SECONDS:
+        if world.loop.time() > ends:
+            raise SimulationError(f"all is well, and repair still looked {count:g} times in {_REST_SECONDS:g} s")
+        before = leader.survey_count
+        await asyncio.sleep(_REST_SECONDS)
+        count = leader.survey_count - before
+
+
+def operator_of(world: World) -> Operator:
+    return Builder(world) if world.shape.has_upkeep else Operator(world)
+
+
+async def _until_well(world: World) -> None:
+    await _until(world, _why_not_whole, _why_not_repaired, _why_pending, _why_restless, _why_miscounted)
+
+
+async def _until(world: World, *problems: Callable[[World], str]) -> None:
+    """All of them are over at the same moment."""
+    ends = world.loop.time() + HEALED_WITHIN_SECONDS
+    while why := next(filter(None, (problem(world) for problem in problems)), ""):
+        if world.loop.time() > ends:
+            raise SimulationError(f"{HEALED_WITHIN_SECONDS:g} s after all faults were over: {why}")
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _until_left(world: World, operator: Builder) -> None:
+    """Who is drained comes to hold nothing, and whoever leaves can be removed."""
+    ends = world.loop.time() + HEALED_WITHIN_SECONDS
+    for node_id in operator.leaving():
+        is_there = True
+        while is_there:
+            why = world.checks.on_record(node_id)
+            if world.loop.time() > ends:
+                raise SimulationError(f"node {node_id} cannot be removed: {why or 'nothing is on record there'}")
+            with suppress(SdrsError):
+                if not why or node_id in world.checks.wrecked:
+                    await operator.remove(node_id)
+                    is_there = False
+                else:
+                    await operator.give_up_disks()
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 def nodes_up(world: World) -> int:
@@ -88,7 +142,9 @@ def _why_not_whole(world: World) -> str:
     if len(leaders) != 1 or leaders[0].controller is None:
         return f"{len(leaders)} controllers lead"
     members = leaders[0].controller.members
-    down = [node.id for node in members.nodes() if node.state is not NodeState.UP]
+    down = [
+        node.id for node in members.nodes() if node.state is not NodeState.UP and node.id not in world.checks.wrecked
+    ]
     if down:
         return f"nodes {', '.join(down)} are down"
     problems = [group.problem for group in members.with_problems(members.groups()) if group.problem]
@@ -102,6 +158,30 @@ def _why_not_repaired(world: World) -> str:
 def _why_pending(world: World) -> str:
     pending = [save.title for save in world.checks.saves.values() if save.state == "pending"]
     return f"saves are still pending: {', '.join(pending)}" if pending else ""
+
+
+def _why_restless(world: World) -> str:
+    """What is moved comes to rest."""
+    controller = world.leaders[0].controller if world.leaders else None
+    waiting = controller.repairer.totals.waiting_blobs if controller else 0
+    return f"repair still has {waiting} blobs to see to" if waiting else ""
+
+
+def _why_miscounted(world: World) -> str:
+    """The totals follow the records, also where an answer was lost."""
+    controller = world.leaders[0].controller if world.leaders else None
+    if controller is None:
+        return "nobody leads"
+    tally = controller.tally
+    for name in world.checks.pools:
+        saves = [save for save in world.checks.saves.values() if save.pool == name]
+        mirrored = [save for save in saves if save.mirror_pool]
+        counted = (tally.saves_by_pool[PoolName(name)], tally.mirrored_saves[PoolName(name)])
+        if counted != (len(saves), len(mirrored)):
+            return f"pool {name} has {len(saves)} checkpoints, {len(mirrored)} mirrored; counted are {counted}"
+        if tally.bytes_by_pool[PoolName(name)] != sum(save.size_bytes for save in saves):
+            return f"the bytes of pool {name} are not as they are counted"
+    return ""
 
 
 async def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:

@@ -6,7 +6,7 @@ the real disk is not simulated; ``tests/faults/test_power_loss.py`` looks for th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,29 +26,9 @@ from sdrs_storaged.control.tables import Layout
 from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.rpc.sealing import Sealing
 from tests.simulation.node import NodeProcess
-from tests.simulation.story import play
-from tests.simulation.world import World
-
-_MAX_SEEDS = 60
+from tests.simulation.planted import found_by
 
 Plant = pytest.MonkeyPatch
-
-
-def _found_by(*signs: str, kinds: tuple[str, ...] = (), on_node: Callable[[NodeProcess], None] | None = None) -> None:
-    """Some seed must fail, and for the right reason. ``kinds``: the faults that bring this bug out most often."""
-
-    def plant(world: World) -> None:
-        world.fault_kinds = kinds
-        if on_node:
-            world.on_node = on_node
-
-    for seed in range(_MAX_SEEDS):
-        failure = play(seed, plant=plant).failure
-        if failure:
-            assert any(sign in failure for sign in signs), f"seed {seed} failed for another reason: {failure}"
-            print(f"found by seed {seed}: {failure[:200]}")
-            return
-    pytest.fail(f"{_MAX_SEEDS} seeds did not find it")
 
 
 def test_members_that_obey_an_epoch_that_is_over(monkeypatch: Plant) -> None:
@@ -59,7 +39,7 @@ def test_members_that_obey_an_epoch_that_is_over(monkeypatch: Plant) -> None:
         return known or production(self, group_id, epoch, as_primary=as_primary)
 
     monkeypatch.setattr(Groups, "check", check)
-    _found_by("I3", kinds=("cut_node", "pause_node", "bad_weather"))
+    found_by("I3", kinds=("cut_node", "pause_node", "bad_weather"))
 
 
 def test_a_receipt_that_is_taken_from_a_deposed_primary(monkeypatch: Plant) -> None:
@@ -70,26 +50,26 @@ def test_a_receipt_that_is_taken_from_a_deposed_primary(monkeypatch: Plant) -> N
         return await production(self, group.primary, replace(receipt, epoch=group.epoch))
 
     monkeypatch.setattr(Receipts, "_check", check)
-    monkeypatch.setattr(receipts_module, "_check_holders", lambda blob, group: None)
-    _found_by("I3", kinds=("cut_node", "pause_node", "bad_weather"))
+    monkeypatch.setattr(receipts_module, "_check_holders", lambda *_: None)
+    found_by("I3", kinds=("cut_node", "pause_node", "bad_weather"))
 
 
 def test_acknowledgement_before_fsync() -> None:
     def on_node(node: NodeProcess) -> None:
         node.store.acknowledges_before_fsync = True
 
-    _found_by("I1", on_node=on_node)
+    found_by("I1", on_node=on_node)
 
 
 def test_a_holder_that_never_acknowledged(monkeypatch: Plant) -> None:
     disks: dict[NodeId, NodeProcess] = {}
 
     async def confirm(self: Sealing, group: Group, shard: Shard, member_id: NodeId) -> dict[BlobId, Holder]:
-        disk_id = disks[member_id].platter.disk_id
+        disk_id = next(iter(disks[member_id].platter.disks))
         return {blob.id: Holder(member_id, disk_id, 0, blob.hash) for blob in shard.blobs}
 
     monkeypatch.setattr(Sealing, "_confirm", confirm)
-    _found_by("I1", on_node=lambda node: disks.update({node.platter.node_id: node}))
+    found_by("I1", on_node=lambda node: disks.update({node.platter.node_id: node}))
 
 
 def test_a_commit_without_all_ranks(monkeypatch: Plant) -> None:
@@ -100,7 +80,7 @@ def test_a_commit_without_all_ranks(monkeypatch: Plant) -> None:
         return await production(self, pending)
 
     monkeypatch.setattr(Commits, "commit_if_complete", commit)
-    _found_by("I2")
+    found_by("I2")
 
 
 def test_a_transaction_that_does_not_compare_the_term(monkeypatch: Plant) -> None:
@@ -111,7 +91,7 @@ def test_a_transaction_that_does_not_compare_the_term(monkeypatch: Plant) -> Non
         return result.revision
 
     monkeypatch.setattr(Records, "commit", commit)
-    _found_by("I2", kinds=("pause_controller", "cut_controller", "pause_node"))
+    found_by("I2", kinds=("pause_controller", "cut_controller", "pause_node"))
 
 
 def test_a_transaction_that_does_not_compare_the_layout(monkeypatch: Plant) -> None:
@@ -121,15 +101,15 @@ def test_a_transaction_that_does_not_compare_the_layout(monkeypatch: Plant) -> N
         return Compare.present(self.key) if isinstance(self.value, Layout) else production(self)
 
     monkeypatch.setattr(Stored, "unchanged", unchanged)
-    _found_by("I3", "I1", kinds=("kill_node", "pause_node", "cut_node"))
+    found_by("I3", "I1", kinds=("kill_node", "pause_node", "cut_node"))
 
 
 def test_a_drop_without_the_mark(monkeypatch: Plant) -> None:
-    async def mark_dropping(self: HolderRecords, stored: Any, blob_id: BlobId, holder: Holder) -> None:
-        return None
+    async def mark_dropping(self: HolderRecords, stored: Any, blob_id: BlobId, holders: Any) -> Any:
+        return stored
 
     monkeypatch.setattr(HolderRecords, "mark_dropping", mark_dropping)
-    _found_by("P14")
+    found_by("P14")
 
 
 def test_orphans_that_belong_to_a_pending_save(monkeypatch: Plant) -> None:
@@ -137,4 +117,4 @@ def test_orphans_that_belong_to_a_pending_save(monkeypatch: Plant) -> None:
         return {(fragment.blob_id, fragment.index): fragment.save_id for fragment in fragments}
 
     monkeypatch.setattr(Collector, "_old_and_ended", all_of_them)
-    _found_by("P13")
+    found_by("P13")

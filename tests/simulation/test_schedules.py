@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +13,6 @@ from sdrs_core.errors import StaleAttemptError, UnavailableError
 from sdrs_core.ids import NodeId, random_id
 from sdrs_proto.v1 import control_pb2 as pb
 from sdrs_storaged.control import keys
-from sdrs_storaged.control.meta.store import Compare, Op, Put
 from tests.simulation.client import contents_of
 from tests.simulation.ledger import SHARDS
 from tests.simulation.stage import FIRST, JOB, Stage, perform
@@ -70,34 +68,7 @@ def _lose_answer_of_commit(stage: Stage, then: Callable[[], None] = lambda: None
         then()
         raise UnavailableError("the answer was lost")
 
-    _at_next(stage, keys.SAVES, after=lose, holds=lambda: bool(stage.committed()))
-
-
-def _at_next(
-    stage: Stage,
-    prefix: str,
-    *,
-    before: Callable[[], Awaitable[None]] | None = None,
-    after: Callable[[], Awaitable[None]] | None = None,
-    holds: Callable[[], bool] = lambda: True,
-) -> None:
-    """Around the next transaction that puts a key under ``prefix``: just before it is done, or once it was done."""
-    production = stage.store._txn
-    is_due = True
-
-    async def txn(request: tuple[str, Sequence[Compare], Sequence[Op]]) -> Any:
-        nonlocal is_due
-        is_meant = is_due and any(isinstance(op, Put) and op.key.startswith(prefix) for op in request[2])
-        if is_meant and before:
-            is_due = False
-            await before()
-        result = await production(request)
-        if is_meant and after and holds():
-            is_due = False
-            await after()
-        return result
-
-    stage.store._txn = txn  # type: ignore[method-assign]
+    stage.at_next(keys.SAVES, after=lose, holds=lambda: bool(stage.committed()))
 
 
 def test_a_layout_that_moves_just_before_the_commit_does_not_stop_it() -> None:
@@ -112,7 +83,7 @@ def test_a_layout_that_moves_just_before_the_commit_does_not_stop_it() -> None:
         saving = stage.begin_saving(stage.rank(), 1)
         await stage.until_asked("register_receipts")
         layout = stage.layout()
-        _at_next(stage, keys.SAVES, before=move)
+        stage.at_next(keys.SAVES, before=move)
         await saving
         assert stage.layout() > layout
         assert [save.layout for save in stage.committed()] == [stage.layout()]
@@ -135,7 +106,7 @@ def test_a_receipt_whose_group_moves_just_before_it_is_stored_does_not_count() -
             failover = pb.FailoverRequest(request_id=random_id(), group_id=request.group_id, to_node_id=other)
             await stage.operator.control.call("failover", failover)
 
-        _at_next(stage, SHARDS, before=move)
+        stage.at_next(SHARDS, before=move)
         save = await saving
         assert stage.groups()[request.group_id].primary != primary
         assert stage.world.checks.holders_by_name(save) == set(stage.groups()[request.group_id].members)
@@ -150,8 +121,8 @@ def test_late_bytes_for_a_former_member_leave_nothing_behind() -> None:
         for node in stage.world.nodes.values():
             node.transfer_seconds = lambda: 2.0
         saving = stage.begin_saving(stage.rank(), 1)
-        primary, _ = await stage.until_asked("write_blob")
-        member, _ = await stage.until_asked("write_blob")
+        primary, _ = await stage.until_asked("write_blob", "open_write")
+        member, _ = await stage.until_asked("open_write", where=lambda address, _: address != primary)
         [group] = [g for g in stage.groups().values() if g.primary == primary and member in g.members]
         spare = next(name for name in stage.world.node_names if name not in group.members)
         await asyncio.sleep(0.5)
@@ -208,12 +179,13 @@ def test_a_late_drop_of_a_deposed_controller_is_refused() -> None:
         )
         held_before = NodeId(node) in stage.holding(save)
         stage.world.network.join(name, node, is_kept=True)
-        await asyncio.sleep(0.05)
+        await until(
+            lambda: any("drop_fragments: STALE_TERM" in line for line in stage.world.trace), "the late order is refused"
+        )
         assert held_before
         assert NodeId(node) in stage.holding(save)
 
-    outcome = perform(script)
-    assert any("drop_fragments: STALE_TERM" in line for line in outcome.trace)
+    perform(script)
 
 
 def test_a_controller_that_stood_still_demotes_nobody() -> None:

@@ -41,7 +41,7 @@ def test_nothing_acknowledged_is_lost_and_all_is_well_after_healing(seeds: list[
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_is_the_same_to_the_bit_in_every_process(hash_seed: str) -> None:
-    code = "from tests.simulation.story import play; print(*[play(seed).digest for seed in (5, 11)])"
+    code = "from tests.simulation.story import play; print(*[play(seed).digest for seed in (6, 11)])"
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     found = subprocess.run(
         [sys.executable, "-c", code],
@@ -52,7 +52,7 @@ def test_a_seed_is_the_same_to_the_bit_in_every_process(hash_seed: str) -> None:
         check=True,
         timeout=100,
     )
-    assert found.stdout.split() == [play(seed, keeps_trace=True).digest for seed in (5, 11)]
+    assert found.stdout.split() == [play(seed, keeps_trace=True).digest for seed in (6, 11)]
 
 
 @pytest.mark.soak

@@ -18,13 +18,15 @@ from sdrs_storaged.config import ControllerConfig
 from sdrs_storaged.control.clock import Clock
 from tests.simulation.checks import Checks
 from tests.simulation.controller import ControllerProcess
-from tests.simulation.disk import Platter
 from tests.simulation.loop import LivelockError, Process, VirtualLoop
 from tests.simulation.metastore import ADDRESS as STORE
 from tests.simulation.metastore import ObservedStore, StoreServer
 from tests.simulation.network import Network
 from tests.simulation.node import NodeProcess
 from tests.simulation.patches import SimulatedLog, patched
+from tests.simulation.platter import Platter
+from tests.simulation.shapes import Shape
+from tests.simulation.strands import Strands
 
 CONFIG = ControllerConfig(
     default_pool=False,
@@ -98,8 +100,9 @@ def _in_silence() -> Iterator[None]:
 
 
 class World:
-    def __init__(self, seed: int, *, node_count: int, controller_count: int, keeps_trace: bool = False) -> None:
+    def __init__(self, seed: int, shape: Shape, *, keeps_trace: bool = False) -> None:
         self.seed = seed
+        self.shape = shape
         self.trace: list[str] = []
         self.failure = ""
         self._is_over = False
@@ -107,19 +110,29 @@ class World:
         self._hasher = hashlib.blake2b(digest_size=16)
         self.loop = VirtualLoop(self._executor_seconds)
         self.loop.set_exception_handler(self._unhandled)
+        self.strands = Strands(self.loop, self.defect)
+        self.loop.on_end = self.strands.end
         self.network = Network(self.loop, self.chance("network"), self.note, self.defect)
         self.platters: dict[NodeId, Platter] = {}
         self.checks = Checks(self.platters, fail=self.fail)
         self.network.on_request = self.checks.requested
         self._disks = self.chance("disks")
-        self.controller_names = tuple(f"controller-{number}" for number in range(1, controller_count + 1))
-        self.node_names = tuple(NodeId(f"node-{number}") for number in range(1, node_count + 1))
+        self.controller_names = tuple(f"controller-{number}" for number in range(1, shape.controller_count + 1))
+        # Those that should run; and the disks of those that were removed from the cluster.
+        self.node_names: list[NodeId] = []
+        self.removed: dict[NodeId, Platter] = {}
+        self.has_rot = False
+        self._domains: dict[NodeId, str] = {}
+        for _ in range(shape.node_count):
+            self.new_node()
         self.clocks: dict[str, SimulatedClock] = {}
         self.controllers: dict[str, ControllerProcess] = {}
         self.nodes: dict[NodeId, NodeProcess] = {}
         self.store: StoreServer | None = None
         # Set by planted bugs: which faults to have, all unless told; they then meet more often.
         self.fault_kinds: tuple[str, ...] = ()
+        # Set by planted bugs: which commands operators type, all unless told.
+        self.commands: tuple[str, ...] = ()
         # Set by planted bugs: what to do to a node's process once it is made.
         self.on_node: Callable[[NodeProcess], None] = lambda node: None
 
@@ -182,31 +195,70 @@ class World:
         self.note(f"start {name}")
         self.controllers[name] = ControllerProcess(self.network, self.process(name), self.clock(name), CONFIG)
 
+    def new_node(self, *, has_own_domain: bool = False) -> NodeId:
+        """A machine that was never there; it is not started yet."""
+        number = len(self._domains)
+        node_id = NodeId(f"node-{number + 1}")
+        self._domains[node_id] = f"rack-{number if has_own_domain else number % self.shape.domain_count}"
+        self._take_in(node_id, self.new_platter(node_id))
+        return node_id
+
+    def new_platter(self, node_id: NodeId, key: str = "") -> Platter:
+        return Platter(node_id, {self.new_disk_id(): {} for _ in range(self.shape.disk_count)}, key)
+
+    def new_disk_id(self) -> DiskId:
+        return DiskId(self._disks.randbytes(16).hex())
+
     def start_node(self, node_id: NodeId) -> None:
+        if node_id not in self.node_names or (node_id in self.nodes and self.nodes[node_id].process.is_alive):
+            return  # it was removed meanwhile, or taken in again and started
         self.note(f"start {node_id}")
-        if node_id not in self.platters:
-            self.platters[node_id] = Platter(node_id, self.new_disk_id())
         node = NodeProcess(
             self.network,
             self.process(node_id),
+            self.strands,
             self.platters[node_id],
             self.checks,
             self.clock(node_id),
             self.controller_names,
             self.chance(f"node {node_id} {self.loop.time()}"),
-            domain=f"rack-{self.node_names.index(node_id) % 4}" if len(self.node_names) > 4 else node_id,
+            domain=self._domains[node_id],
         )
         self.on_node(node)
         self.nodes[node_id] = node
 
-    def new_disk_id(self) -> DiskId:
-        return DiskId(self._disks.randbytes(16).hex())
+    def retire_node(self, node_id: NodeId) -> None:
+        """The cluster has removed it: the machine is switched off."""
+        self.note(f"retire {node_id}")
+        self.nodes[node_id].process.kill()
+        self.node_names.remove(node_id)
+        self.removed[node_id] = self.platters.pop(node_id)
+
+    def wreck_node(self, node_id: NodeId) -> None:
+        """The machine is lost with all that it had; whoever comes under its name is another one (P2)."""
+        self.checks.destroyed |= self.platters[node_id].disks.keys()
+        self.retire_node(node_id)
+        self.removed[node_id] = self.new_platter(node_id, f"new key of {node_id} {self.loop.time()}")
+        self.checks.wrecked.add(node_id)
+
+    def return_node(self, node_id: NodeId, *, is_wiped: bool) -> None:
+        """One that was removed comes under its old name: as it was, or wiped and set up anew (P2)."""
+        self.note(f"return {node_id} {'wiped' if is_wiped else 'as it was'}")
+        platter = self.removed.pop(node_id)
+        if is_wiped:
+            platter = self.new_platter(node_id, f"another key of {node_id} {self.loop.time()}")
+        self._take_in(node_id, platter)
+        self.start_node(node_id)
+
+    def _take_in(self, node_id: NodeId, platter: Platter) -> None:
+        self.node_names.append(node_id)
+        self.platters[node_id] = platter
 
     def start_all(self) -> None:
         self.start_store()
         for name in self.controller_names:
             self.start_controller(name)
-        for node_id in self.node_names:
+        for node_id in list(self.node_names):
             self.start_node(node_id)
 
     @property
@@ -219,7 +271,8 @@ class World:
     @contextmanager
     def patched(self) -> Iterator[None]:
         log = SimulatedLog(self.say, self.defect)
-        with patched(self.chance("ids"), self.loop.time, log):
+        threads, balances = self.strands.stand_in(), self.shape.has_upkeep
+        with patched(self.chance("ids"), self.loop.time, log, threads, balances=balances):
             yield
 
     def run(self, story: Coroutine[Any, Any, None]) -> Outcome:

@@ -25,7 +25,7 @@ def stands_still(pid: int) -> bool:
 
 @dataclass
 class BatteredCluster:
-    """A cluster with one L2 pool (``POOL``, two mirrors), and a client of it."""
+    """A cluster with one pool (``POOL``, two mirrors unless told), and a client of it."""
 
     local: LocalCluster
     client: sdrs.Cluster
@@ -75,6 +75,12 @@ class BatteredCluster:
         is_up = len(nodes) == len(self.local.nodes) and all(node.state == "up" for node in nodes)
         return is_up and not any(group.problem for group in self.client.groups())
 
+    def is_whole(self) -> bool:
+        """Whether repair has nothing left to do."""
+        info = self.client.info()
+        left = (info.degraded_blob_count, info.unavailable_count, info.repair.waiting_blobs, info.repair.awaited_blobs)
+        return not any(left) and self._is_well()
+
     # Who is who
 
     def group(self, pool: str = POOL) -> Group:
@@ -107,12 +113,12 @@ def make_battered(folder: Path, **options: Any) -> LocalCluster:
 
 
 @contextmanager
-def running(local: LocalCluster, **pool: Any) -> Iterator[BatteredCluster]:
+def running(local: LocalCluster, level: str = "L2", **pool: Any) -> Iterator[BatteredCluster]:
     """Start it, and make its pool. A daemon that has a traceback in its log failed the test."""
     try:
         local.start()
         with local.connect(timeout_seconds=30) as client:
-            client.create_pool(POOL, "L2", **pool)
+            client.create_pool(POOL, level, **pool)
             yield BatteredCluster(local, client)
         for daemon in [local.controller, *local.nodes]:
             assert "Traceback" not in daemon.log_path.read_text(), f"{daemon.name} had a defect: {daemon.log_path}"

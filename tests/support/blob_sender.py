@@ -33,6 +33,9 @@ class StorageCalls:
         self._channel = grpc.insecure_channel(node.endpoints.grpc, options=CHANNEL_OPTIONS)
         self._stub = Stub(self._channel, STORAGE)
 
+    def open_write(self, intent: pb.WriteIntent) -> pb.OpenWriteResponse:
+        return self.call("open_write", pb.OpenWriteRequest(intent=intent))
+
     def call(self, method: str, request: Any, timeout_seconds: float = CALL_SECONDS) -> Any:
         try:
             return getattr(self._stub, method)(request, timeout=timeout_seconds)
@@ -62,6 +65,18 @@ class StorageCalls:
         with self.writing(intent, data) as sender:
             sender.send_blocks()
             return sender.finish()
+
+    def write_unless_stored(self, intent: pb.WriteIntent, data: bytes) -> bool:
+        """Whether it had to be sent."""
+        opened = self.open_write(intent)
+        if opened.already_stored:
+            assert opened.stored.hash == hash_of(data)
+            return False
+        with open_channel(self.node, opened.ticket) as connection:
+            sender = BlobSender(connection, data)
+            sender.send_blocks()
+            sender.finish()
+        return True
 
     def seal(self, group: Group, intents: list[pb.WriteIntent], blobs: list[bytes]) -> None:
         shard = checkpoint_pb2.Shard(

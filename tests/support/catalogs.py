@@ -15,6 +15,7 @@ from sdrs_core.cluster import Authority, Node, Retention
 from sdrs_core.errors import SdrsError, UnavailableError
 from sdrs_core.ids import BlobId, ClusterId, DiskId, NodeId, SaveId, random_id
 from sdrs_core.snapshots import SnapshotId
+from sdrs_core.stocks import fragment_bytes
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.archive import is_content
 from sdrs_storaged.control.controller import Controller
@@ -165,23 +166,33 @@ class FakeWitnesses:
             yield content[start : start + 700]
 
     async def list_fragments(self, address: str, after: str) -> tuple[list[WitnessedFragment], str]:
-        held = sorted(self.by_address[address].fragments, key=lambda fragment: fragment.blob_id)
-        page = [fragment for fragment in held if fragment.blob_id > after][:3]
-        return page, page[-1].blob_id if page else ""
+        held = sorted((f"{f.blob_id}.{f.fragment_index}", f) for f in self.by_address[address].fragments)
+        page = [entry for entry in held if entry[0] > after][:3]
+        return [fragment for _, fragment in page], page[-1][0] if page else ""
 
 
-async def fragments_by_node(cluster: Cluster) -> dict[NodeId, list[WitnessedFragment]]:
+async def fragments_by_node(cluster: Cluster, mirror_pool: str = "spare") -> dict[NodeId, list[WitnessedFragment]]:
     """What the headers of all fragments would say, by the node that holds them."""
     saves: dict[SaveId, Save] = {}
     for prefix in (keys.SAVES, keys.TRASH):
         saves |= {stored.value.save_id: stored.value async for stored in cluster.records.all(prefix, Save)}
     found: dict[NodeId, list[WitnessedFragment]] = {}
     async for stored in cluster.records.all(keys.SHARDS, Shard):
-        save = saves[stored.value.save_id]
-        for blob in stored.value.blobs:
+        save, shard = saves[stored.value.save_id], stored.value
+        for blob in shard.all_blobs:
             for holder in blob.holders:
-                fragment = witnessed(save, blob.id, stored.value.rank, blob.ordinal, len(stored.value.blobs), blob.hash)
-                fragment = replace(fragment, size_bytes=blob.size_bytes, disk_id=holder.disk_id)
+                fragment = witnessed(save, blob.id, shard.rank, blob.ordinal, len(shard.blobs), holder.fragment_hash)
+                fragment = replace(
+                    fragment,
+                    fragment_index=holder.fragment_index,
+                    size_bytes=fragment_bytes(blob, holder.fragment_index),
+                    disk_id=holder.disk_id,
+                    code=blob.code,
+                    source_size_bytes=blob.size_bytes,
+                    source_hash=blob.hash,
+                )
+                if blob in shard.mirrors:
+                    fragment = replace(fragment, pool=mirror_pool, save_pool=save.pool)
                 found.setdefault(holder.node_id, []).append(fragment)
     return found
 

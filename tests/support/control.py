@@ -13,9 +13,14 @@ from dataclasses import dataclass, field, replace
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, Verdict, content_hash
 from sdrs_core.cluster import DEFAULT_POOL, Authority, Disk, DiskState, Endpoints, Group, Node, Order, Pool, Retention
-from sdrs_core.errors import SdrsError, StaleTermError, UnavailableError
+from sdrs_core.codes import MIRROR
+from sdrs_core.errors import FullError, SdrsError, StaleTermError, UnavailableError
 from sdrs_core.ids import BlobId, DiskId, GroupId, JobName, NodeId, PoolName, SaveId, random_id
 from sdrs_core.levels import Level
+from sdrs_core.pools import PoolChange
+from sdrs_core.redundancy import form_of, place
+from sdrs_core.soundness import shares_needed
+from sdrs_core.stocks import fragment_bytes
 from sdrs_storaged.config import ControllerConfig
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.claims import FragmentName
@@ -23,12 +28,12 @@ from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.collector import Fragment
 from sdrs_storaged.control.controller import Controller
 from sdrs_storaged.control.copier import HeldFragment, Pull
+from sdrs_storaged.control.looks import FragmentCheck
 from sdrs_storaged.control.meta.memory import MemoryMetaStore
 from sdrs_storaged.control.meta.store import Compare, Op, TxnResult
 from sdrs_storaged.control.receipts import Receipt
 from sdrs_storaged.control.rounds import Round
 from sdrs_storaged.control.saves import Begun, SaveRequest
-from sdrs_storaged.control.verifier import FragmentCheck
 
 JOB = JobName("llm-7b")
 NODE = NodeId("node-1")
@@ -95,6 +100,10 @@ class FaultyStore(MemoryMetaStore):
         return hook
 
 
+DISK = DiskId("d" * 32)
+BLOB_BYTES = 10
+
+
 class FakeNodes:
     """What nodes hold, by name only; each obeys the highest authority it has heard (P14), as a real one does."""
 
@@ -108,6 +117,15 @@ class FakeNodes:
         # What one node finds, where another finds something else.
         self.verdicts_at: dict[tuple[NodeId, BlobId], Verdict | None] = {}
         self.hashes: dict[tuple[NodeId, FragmentName], str] = {}
+        # What is known of blobs beyond their names; of others: whole copies of a few bytes.
+        self.blobs: dict[BlobId, Blob] = {}
+        self.sizes: dict[FragmentName, int] = {}
+        # Those that have no room, whatever they report.
+        self.full: set[NodeId] = set()
+        # Where new fragments go, if not to the first disk.
+        self.writes_to: dict[NodeId, DiskId] = {}
+        self.disk_of: dict[tuple[NodeId, FragmentName], DiskId] = {}
+        self.pull_limits: list[int] = []
         self.pulls: list[tuple[NodeId, BlobId, tuple[NodeId, ...]]] = []
         self.looked_up: list[tuple[NodeId, frozenset[FragmentName]]] = []
         self.on_pull: Callable[[NodeId, BlobId], Awaitable[None]] | None = None
@@ -116,28 +134,41 @@ class FakeNodes:
         self.page_size = 2
         self.on_list: Callable[[], Awaitable[None]] | None = None
 
-    def put(self, node_id: NodeId, blob_id: BlobId, save_id: SaveId, created_unix_ms: int) -> None:
-        fragment = Fragment(blob_id, 0, save_id, created_unix_ms)
-        self.fragments.setdefault(node_id, {})[(blob_id, 0)] = fragment
+    def put(self, node_id: NodeId, blob_id: BlobId, save_id: SaveId, created_unix_ms: int, *, index: int = 0) -> None:
+        fragment = Fragment(blob_id, index, save_id, created_unix_ms)
+        self.fragments.setdefault(node_id, {})[(blob_id, index)] = fragment
+        if blob_id in self.blobs:
+            self._describe(node_id, self.blobs[blob_id], index)
 
-    def take(self, node_id: NodeId, blob_id: BlobId) -> None:
+    def _describe(self, node_id: NodeId, blob: Blob, index: int) -> None:
+        name = (blob.id, index)
+        self.blobs[blob.id] = blob
+        self.hashes[(node_id, name)] = fragment_hash(blob, index)
+        self.sizes[name] = fragment_bytes(blob, index)
+        self.disk_of[(node_id, name)] = self.writes_to.get(node_id, DISK)
+
+    def take(self, node_id: NodeId, blob_id: BlobId, *, index: int = 0) -> None:
         """It is gone, and nobody was told."""
-        del self.fragments[node_id][(blob_id, 0)]
+        del self.fragments[node_id][(blob_id, index)]
 
     def having(self, blob_id: BlobId) -> set[NodeId]:
-        return {node_id for node_id, held in self.fragments.items() if (blob_id, 0) in held}
+        return {node_id for node_id, held in self.fragments.items() if any(name[0] == blob_id for name in held)}
+
+    def places(self, blob_id: BlobId) -> set[tuple[NodeId, int]]:
+        """Who has which fragment of it."""
+        return {(node_id, name[1]) for node_id, held in self.fragments.items() for name in held if name[0] == blob_id}
 
     def names(self, node_id: NodeId = NODE) -> set[FragmentName]:
         return set(self.fragments.get(node_id, {}))
 
     async def list_fragments(self, node: Node, after: str) -> tuple[list[Fragment], str]:
         held = sorted(self.fragments.get(node.id, {}).items())
-        page = [fragment for name, fragment in held if name[0] > after][: self.page_size]
+        page = [fragment for name, fragment in held if _token(*name) > after][: self.page_size]
         if self.on_list:
             await self.on_list()
         if node.id in self.broken and after:
             raise UnavailableError("the listing broke off")
-        return page, page[-1].blob_id if page else ""
+        return page, _token(page[-1].blob_id, page[-1].index) if page else ""
 
     async def drop_fragments(self, node: Node, fragments: Sequence[FragmentName], order: Order) -> set[FragmentName]:
         self.orders.append((node.id, frozenset(fragments)))
@@ -167,35 +198,54 @@ class FakeNodes:
         return [self._held(node.id, name) for name in names if name in self.fragments.get(node.id, {})]
 
     def _held(self, node_id: NodeId, name: FragmentName) -> HeldFragment:
-        fragment = self.fragments[node_id][name]
-        digest = self.hashes.get((node_id, name), "content")
-        return HeldFragment(*name, fragment.save_id, 10, digest, DiskId("d" * 32))
+        fragment, blob = self.fragments[node_id][name], self.blobs.get(name[0])
+        digest, disk_id = self.hashes.get((node_id, name), "content"), self.disk_of.get((node_id, name), DISK)
+        held = HeldFragment(*name, fragment.save_id, self.sizes.get(name, BLOB_BYTES), digest, disk_id)
+        if blob is None:
+            return held
+        return replace(held, code=blob.code, source_size_bytes=blob.size_bytes, source_hash=blob.hash)
 
-    async def pull_fragment(self, node: Node, pull: Pull, sources: Sequence[Node], order: Order) -> HeldFragment:
+    async def pull_fragment(
+        self, node: Node, pull: Pull, sources: Sequence[tuple[Node, Holder]], order: Order
+    ) -> HeldFragment:
         name = (pull.blob.id, pull.fragment_index)
-        self.pulls.append((node.id, pull.blob.id, tuple(source.id for source in sources)))
+        self.pulls.append((node.id, pull.blob.id, tuple(source.id for source, _ in sources)))
+        self.pull_limits.append(pull.max_bytes_per_second)
         if self.on_pull:
             await self.on_pull(node.id, pull.blob.id)
         if node.id in self.broken:
             raise UnavailableError(f"node {node.id} does not answer")
         self._obey(node.id, order)
         held = self.fragments.setdefault(node.id, {})
-        if name not in held or self._held(node.id, name).hash != pull.hash:
-            good = [
-                source.id
-                for source in sources
-                if source.id not in self.broken
-                and name in self.fragments.get(source.id, {})
-                and self._held(source.id, name).hash == pull.hash
-            ]
-            if not good:
-                raise UnavailableError(f"no source has blob {pull.blob.id}")
-            held[name] = self.fragments[good[0]][name]
-            self.hashes[(node.id, name)] = pull.hash
+        if name in held and self._held(node.id, name).hash == fragment_hash(pull.blob, pull.fragment_index):
+            return self._held(node.id, name)
+        good = {
+            holder.fragment_index: self.fragments[source.id][(pull.source.id, holder.fragment_index)]
+            for source, holder in sources
+            if source.id not in self.broken
+            and (pull.source.id, holder.fragment_index) in self.fragments.get(source.id, {})
+            and self._held(source.id, (pull.source.id, holder.fragment_index)).hash == holder.fragment_hash
+        }
+        is_copied = pull.source.id == pull.blob.id and pull.fragment_index in good
+        if not is_copied and len(good) < shares_needed(pull.source.code):
+            raise UnavailableError(f"no source has blob {pull.blob.id}")
+        if node.id in self.full:
+            raise FullError(f"node {node.id} is full")
+        known = next(iter(good.values()))
+        held[name] = Fragment(*name, known.save_id, known.created_unix_ms)
+        self._describe(node.id, pull.blob, pull.fragment_index)
         return self._held(node.id, name)
 
     async def verify_fragment(
-        self, node: Node, blob_id: BlobId, index: int, expected_hash: str
+        self,
+        node: Node,
+        blob_id: BlobId,
+        index: int,
+        expected_hash: str,
+        *,
+        code: str = MIRROR,
+        sources: Sequence[tuple[Node, Holder]] = (),
+        max_bytes_per_second: int = 0,
     ) -> AsyncIterator[FragmentCheck]:
         yield FragmentCheck(0, None, "")
         if node.id in self.broken:
@@ -203,6 +253,14 @@ class FakeNodes:
         verdict = self.verdicts_at.get((node.id, blob_id), self.verdicts.get(blob_id, Verdict.OK))
         if verdict is not None:
             yield FragmentCheck(1, verdict, "as the test says")
+
+
+def _token(blob_id: BlobId, index: int) -> str:
+    return f"{blob_id}.{index:03d}"
+
+
+def fragment_hash(blob: Blob, index: int) -> str:
+    return blob.hash if blob.code == MIRROR else f"{blob.code} fragment {index}"
 
 
 def attempt(number: int = 0, run: str = "run") -> Attempt:
@@ -225,6 +283,10 @@ class Harness:
     current: Controller | None = None
     # Nodes that are not heard, until they are taken out again.
     silent: set[NodeId] = field(default_factory=set)
+    # What nodes report of themselves, if not one disk that is empty, in a domain of its own.
+    capacity_bytes: int = 1000
+    disks: dict[NodeId, tuple[Disk, ...]] = field(default_factory=dict)
+    domains: dict[NodeId, str] = field(default_factory=dict)
 
     @property
     def controller(self) -> Controller:
@@ -242,15 +304,16 @@ class Harness:
 
     async def register(self) -> None:
         for node_id in self.node_ids:
-            await self.controller.members.register(node(node_id), f"key of {node_id}", seen=Authority())
+            joining = replace(node(node_id), domain=self.domains.get(node_id, node_id))
+            await self.controller.members.register(joining, f"key of {node_id}", seen=Authority())
         self.beat()
 
     def beat(self) -> None:
         for node_id in self.node_ids:
             if node_id in self.silent:
                 continue
-            disk = Disk(DiskId("d" * 32), "/disk", DiskState.OK, 1000, 0, 0)
-            self.controller.members.beat(node_id, (disk,), self)
+            disk = Disk(DISK, "/disk", DiskState.OK, self.capacity_bytes, 0, 0)
+            self.controller.members.beat(node_id, self.disks.get(node_id, (disk,)), self)
 
     async def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -286,21 +349,35 @@ class Harness:
     ) -> Begun:
         return await self.controller.saves.begin(self.request(step, rank=rank, world_size=world_size, by=by, **given))
 
-    def receipt(self, begun: Begun, *, rank: int = 0, content: str = "content", blob_count: int = 1) -> Receipt:
+    def receipt(
+        self,
+        begun: Begun,
+        *,
+        rank: int = 0,
+        content: str = "content",
+        blob_count: int = 1,
+        blob_bytes: int = BLOB_BYTES,
+    ) -> Receipt:
         """What the primary would send once the rank's blobs are durable; its fragments are on the node."""
         group: Group = begun.group or self.controller.members.groups(pool=begun.save.pool)[0]
+        form = form_of(self.controller.members.pool(begun.save.pool), blob_bytes)
         blobs = []
         for ordinal in range(blob_count):
-            blob_id = BlobId(random_id())
-            for member in group.members:
-                self.nodes.put(member, blob_id, begun.save.save_id, self.clock.unix_ms())
-            holders = tuple(Holder(member, DiskId("d" * 32), 0, content) for member in group.members)
-            blobs.append(Blob(blob_id, ordinal, 10, content, holders=holders))
+            blob = Blob(BlobId(random_id()), ordinal, blob_bytes, content, form.code)
+            self.nodes.blobs[blob.id] = blob
+            places = [(member, 0) for member in group.members]
+            if form.spread:
+                placed = place(form, group.members, self.controller.members.domains())
+                places = [(node_id, 0 if form.code == MIRROR else share) for share, node_id in placed.items()]
+            for node_id, index in places:
+                self.nodes.put(node_id, blob.id, begun.save.save_id, self.clock.unix_ms(), index=index)
+            holders = tuple(Holder(node_id, DISK, index, fragment_hash(blob, index)) for node_id, index in places)
+            blobs.append(replace(blob, holders=holders))
         shard = Shard(
             begun.save.save_id,
             rank,
             begun.save.kind,
-            10 * blob_count,
+            blob_bytes * blob_count,
             content_hash((blob.size_bytes, blob.hash) for blob in blobs),
             tuple(blobs),
         )
@@ -311,9 +388,11 @@ class Harness:
     async def register_receipts(self, *receipts: Receipt, node_id: NodeId = NODE) -> list[SaveState | SdrsError]:
         return await self.controller.receipts.register(node_id, receipts)
 
-    async def seal(self, begun: Begun, *, rank: int = 0, content: str = "content") -> SaveState:
+    async def seal(
+        self, begun: Begun, *, rank: int = 0, content: str = "content", blob_bytes: int = BLOB_BYTES
+    ) -> SaveState:
         """The rank's bytes are durable and its receipt is sent; raises why it was refused."""
-        receipt = self.receipt(begun, rank=rank, content=content)
+        receipt = self.receipt(begun, rank=rank, content=content, blob_bytes=blob_bytes)
         primary = self.controller.members.group(receipt.group_id).primary
         [outcome] = await self.register_receipts(receipt, node_id=primary)
         if isinstance(outcome, SdrsError):
@@ -321,14 +400,21 @@ class Harness:
         return outcome
 
     async def save(
-        self, step: int, *, world_size: int = 1, by: Attempt | None = None, content: str = "content", **given: object
+        self,
+        step: int,
+        *,
+        world_size: int = 1,
+        by: Attempt | None = None,
+        content: str = "content",
+        blob_bytes: int = BLOB_BYTES,
+        **given: object,
     ) -> Save:
         """A whole checkpoint, by all its ranks."""
         begun = None
         for rank in range(world_size):
             begun = await self.begin(step, rank=rank, world_size=world_size, by=by, **given)
             if begun.registered is None:
-                await self.seal(begun, rank=rank, content=content)
+                await self.seal(begun, rank=rank, content=content, blob_bytes=blob_bytes)
         assert begun
         return await self.find(begun)
 
@@ -392,7 +478,7 @@ class Harness:
             "keep_every_steps": retention.keep_every_steps,
             "max_age_seconds": retention.max_age_seconds,
         }
-        await self.controller.pools.update(pool, retention=rules)
+        await self.controller.pools.update(pool, PoolChange(retention=rules))
 
     async def delete_pool(self, name: str) -> None:
         """As the service does it: the count is taken as the call begins."""

@@ -16,7 +16,7 @@ from sdrs_core.cluster import Disk, DiskState, Endpoints, Group, Node, NodeState
 from sdrs_core.errors import NotFoundError, SdrsError
 from sdrs_core.ids import DiskId, GroupId, NodeId, PoolName
 from sdrs_core.levels import Level
-from sdrs_proto.convert import group_to, node_to, pool_from, pool_to
+from sdrs_proto.convert import disk_to, group_to, node_to, pool_from, pool_to
 from sdrs_proto.services import CONTROL, Method, handler
 from sdrs_proto.status import DETAILS_KEY, code_of, to_status
 from sdrs_proto.v1 import control_pb2 as pb
@@ -59,6 +59,11 @@ class FakeController:
         self.events = [make_event(number) for number in range(5, 0, -1)]
         self.pools = [pool_to(Pool(PoolName("fast"), Level.L2, mirrors=2))]
         self.lost: list[Any] = []
+        # What is left on a node or disk each time it is asked for; the last one stays.
+        self.held: list[tuple[int, int]] = [(0, 0)]
+        self.disks = [pb.NodeDisk(node_id=node.id, disk=disk_to(node.disks[0])) for node in self.nodes]
+        self.repair = pb.GetRepairResponse(settings=pb.RepairSettings(concurrency=2))
+        self.scrub = pb.GetScrubResponse()
         self.catalog = [b"catalog of ", b"a cluster"]
         self.progress: list[pb.RebuildMetaResponse] = []
         self.url = ""
@@ -74,7 +79,12 @@ class FakeController:
         return pb.ListNodesResponse(nodes=[node_to(node) for node in self.nodes])
 
     def get_node(self, request: pb.GetNodeRequest) -> pb.GetNodeResponse:
-        return pb.GetNodeResponse(node=node_to(self._node(request.node_id)))
+        count, size_bytes = self._left()
+        node = node_to(self._node(request.node_id))
+        return pb.GetNodeResponse(node=node, held_count=count, held_bytes=size_bytes)
+
+    def _left(self) -> tuple[int, int]:
+        return self.held.pop(0) if len(self.held) > 1 else self.held[0]
 
     def list_pools(self, request: pb.ListPoolsRequest) -> pb.ListPoolsResponse:
         return pb.ListPoolsResponse(pools=self.pools)
@@ -88,6 +98,45 @@ class FakeController:
 
     def update_pool(self, request: pb.UpdatePoolRequest) -> pb.UpdatePoolResponse:
         return pb.UpdatePoolResponse(pool=self.pools[0])
+
+    def delete_pool(self, request: pb.DeletePoolRequest) -> pb.DeletePoolResponse:
+        return pb.DeletePoolResponse()
+
+    def drain_node(self, request: pb.DrainNodeRequest) -> pb.DrainNodeResponse:
+        node = node_to(self._node(request.node_id))
+        node.draining = not request.cancel
+        return pb.DrainNodeResponse(node=node)
+
+    def remove_node(self, request: pb.RemoveNodeRequest) -> pb.RemoveNodeResponse:
+        self._node(request.node_id)
+        return pb.RemoveNodeResponse(lost=self.lost)
+
+    def check_node(self, request: pb.CheckNodeRequest) -> pb.CheckNodeResponse:
+        self._node(request.node_id)
+        return pb.CheckNodeResponse(why=f"node {request.node_id} may go")
+
+    def list_disks(self, request: pb.ListDisksRequest) -> pb.ListDisksResponse:
+        return pb.ListDisksResponse(disks=[d for d in self.disks if request.node_id in ("", d.node_id)])
+
+    def drain_disk(self, request: pb.DrainDiskRequest) -> pb.DrainDiskResponse:
+        return pb.DrainDiskResponse(disk=self._disk(request.disk_id))
+
+    def replace_disk(self, request: pb.ReplaceDiskRequest) -> pb.ReplaceDiskResponse:
+        self._disk(request.disk_id)
+        return pb.ReplaceDiskResponse(blob_count=7)
+
+    def get_repair(self, request: pb.GetRepairRequest) -> pb.GetRepairResponse:
+        return self.repair
+
+    def set_repair(self, request: pb.SetRepairRequest) -> pb.SetRepairResponse:
+        if request.HasField("bytes_per_second"):
+            self.repair.settings.bytes_per_second = request.bytes_per_second
+        if request.HasField("concurrency"):
+            self.repair.settings.concurrency = request.concurrency
+        return pb.SetRepairResponse(settings=self.repair.settings)
+
+    def get_scrub(self, request: pb.GetScrubRequest) -> pb.GetScrubResponse:
+        return self.scrub
 
     def list_jobs(self, request: pb.ListJobsRequest) -> pb.ListJobsResponse:
         return pb.ListJobsResponse()
@@ -146,6 +195,12 @@ class FakeController:
         found = next((node for node in self.nodes if node.id == node_id), None)
         if found is None:
             raise NotFoundError(f'node "{node_id}" does not exist')
+        return found
+
+    def _disk(self, disk_id: str) -> pb.NodeDisk:
+        found = next((disk for disk in self.disks if disk.disk.id.startswith(disk_id)), None)
+        if found is None:
+            raise NotFoundError(f'disk "{disk_id}" does not exist')
         return found
 
     def wrap(self, method: Method, behavior: Any) -> Any:

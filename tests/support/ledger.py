@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import sdrs
+from sdrs_core.codes import MIRROR
 from tests.support.states import MIB, make_state, same
 from tests.support.waiting import wait_for
 
 # In turn: one that goes by gRPC in one call, one over the data channel, one of several blocks.
 SIZES_BYTES = (40_000, 3 * MIB, 1_500_000)
+# For a pool that codes 4+2: one that is mirrored, one of a stripe and a bit, one of several stripes with a short end.
+CODED_SIZES_BYTES = (1_500_000, 4 * MIB + 1, 11 * MIB + 77_777)
 SAVE_SECONDS = 60.0
 
 
-def size_of(step: int) -> int:
-    return SIZES_BYTES[step % len(SIZES_BYTES)]
-
-
 class Ledger:
-    def __init__(self, client: sdrs.Cluster, job: str, pool: str, level: str = "L2") -> None:
+    def __init__(
+        self, client: sdrs.Cluster, job: str, pool: str, level: str = "L2", sizes_bytes: Sequence[int] = ()
+    ) -> None:
         self.ckpts = client.checkpoints(job, pool=pool)
         self.level = level
+        self._sizes_bytes = sizes_bytes or (CODED_SIZES_BYTES if level == "L3" else SIZES_BYTES)
         # Steps, with the size of what was saved; those that are only attempted may be there or not, but never in part.
         self.attempted: dict[int, int] = {}
         self.acknowledged: dict[int, int] = {}
@@ -37,7 +39,8 @@ class Ledger:
     def begin(self, size_bytes: int | None = None, progress: Callable[[int, int], None] | None = None) -> sdrs.Saving:
         """Begin to save the next step; ``end`` waits for it."""
         step = self.next_step
-        self.attempted[step] = size_of(step) if size_bytes is None else size_bytes
+        usual_bytes = self._sizes_bytes[step % len(self._sizes_bytes)]
+        self.attempted[step] = usual_bytes if size_bytes is None else size_bytes
         return self.ckpts.save(step, make_state(step, self.attempted[step]), progress=progress)
 
     def end(self, saving: sdrs.Saving) -> int:
@@ -56,6 +59,31 @@ class Ledger:
         assert all(names == per_blob[0] for names in per_blob), f"step {step} lies here and there: {per_blob}"
         return per_blob[0]
 
+    def indexes(self, step: int) -> dict[str, set[int]]:
+        """Of the step's coded blobs: which fragments each node is on record for."""
+        held: dict[str, set[int]] = {}
+        (shard,) = self.ckpts.shards(step)
+        for blob in shard.blobs:
+            if blob.code != MIRROR:
+                for holder in blob.holders:
+                    held.setdefault(str(holder.node_id), set()).add(holder.fragment_index)
+        return held
+
+    def live_indexes(self, step: int, lost: set[str]) -> dict[str, set[int]]:
+        return {node_id: indexes for node_id, indexes in self.indexes(step).items() if node_id not in lost}
+
+    def nodes_of(self, step: int) -> set[str]:
+        """Whoever has something of the step on record."""
+        shards = self.ckpts.shards(step)
+        return {str(holder.node_id) for shard in shards for blob in shard.blobs for holder in blob.holders}
+
+    def forget(self, step: int) -> None:
+        """It was deleted."""
+        del self.attempted[step], self.acknowledged[step]
+
+    def check_step(self, step: int) -> None:
+        assert same(self.ckpts.restore(step=step), make_state(step, self.attempted[step])), f"step {step} differs"
+
     def check(self) -> None:
         committed = Counter(save.step for save in self.ckpts.list(all_states=True) if save.state.is_readable)
         twice = [step for step, count in committed.items() if count > 1]
@@ -65,7 +93,7 @@ class Ledger:
         invented = sorted(committed.keys() - self.attempted.keys())
         assert not invented, f"committed, but never saved: {invented}"
         for step in committed:
-            assert same(self.ckpts.restore(step=step), make_state(step, self.attempted[step])), f"step {step} differs"
+            self.check_step(step)
 
 
 class Writer:

@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from sdrs_core.cluster import Group, Node
+from sdrs_core.cluster import Disk, Group, Node, Pool
 from sdrs_core.errors import SdrsError
 from sdrs_core.ids import GroupId, NodeId, PoolName, random_id
 from sdrs_proto import convert
@@ -32,10 +32,10 @@ POOL = PoolName("told")
 _BEAT_MS = 200  # nodes tell at once when they adopt something
 
 
-def group_of(group_id: str, epoch: int, *members: str) -> Group:
+def group_of(group_id: str, epoch: int, *members: str, pool: PoolName = POOL) -> Group:
     """The first of ``members`` is the primary."""
     ids = tuple(NodeId(member) for member in members)
-    return Group(GroupId(group_id), POOL, epoch, ids, ids[0])
+    return Group(GroupId(group_id), pool, epoch, ids, ids[0])
 
 
 class MapTeller:
@@ -43,11 +43,16 @@ class MapTeller:
         self.address = ""
         self.cluster_id = random_id()
         self.nodes: dict[NodeId, Node] = {}
+        # Told with the groups; of one that is not here nothing is told, and every member stores a copy.
+        self.pools: dict[PoolName, Pool] = {}
         self.registration_count = 0
         self.receipts: list[membership_pb2.Receipt] = []
         self.reports: list[membership_pb2.ReportMemberRequest] = []
         # What is answered to the next receipts; None: they are taken.
         self.refusal: SdrsError | None = None
+        # What nodes say of their disks, and which of these they are told to drain.
+        self.disks: dict[NodeId, list[Disk]] = {}
+        self._draining: set[str] = set()
         self._groups: dict[GroupId, Group] = {}
         self._number = 1  # of the map; it rises with each change, for each node in a group of its own
         self._heard: dict[NodeId, dict[str, int]] = defaultdict(dict)
@@ -63,6 +68,11 @@ class MapTeller:
         number = self._number
         for node_id in self.nodes.keys() - self._withheld - {NodeId(name) for name in without}:
             wait_for(partial(self._acts_on, node_id, number), f"{node_id} to act on map {number}", 30)
+
+    def drain(self, *disk_ids: str) -> None:
+        """These disks and no others."""
+        self._draining = set(disk_ids)
+        self.tell()
 
     @contextmanager
     def withholding(self, node_id: str) -> Iterator[None]:
@@ -111,6 +121,7 @@ class MapTeller:
             nonlocal node_id
             async for request in requests:
                 node_id = NodeId(request.node_id)
+                self.disks[node_id] = [convert.disk_from(disk) for disk in request.disks]
                 self._heard[node_id] = {held.group_id: held.epoch for held in request.epochs}
                 beaten.set()
 
@@ -160,6 +171,8 @@ class MapTeller:
         return membership_pb2.Assignments(
             groups=[convert.group_to(group) for group in [*mine, marker]],
             nodes=[convert.node_to(node) for node in self.nodes.values()],
+            pools=[convert.pool_to(pool) for pool in self.pools.values()],
+            draining_disk_ids=sorted(self._draining),
         )
 
     def _change(self, groups: Sequence[Group]) -> None:

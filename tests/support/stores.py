@@ -37,6 +37,17 @@ REPLICATION_POINTS = [
     "seal.confirmed",
     "seal.registered",
 ]
+# And of a coded one.
+CODING_POINTS = [
+    "relay.opened",
+    "relay.block",
+    "stripe.encoded",
+    "coded.cut",
+    "relay.finished",
+    "coded.settled",
+    "seal.confirmed",
+    "seal.registered",
+]
 
 
 def origin(blob_id: str | None = None, index: int = 0) -> FragmentOrigin:
@@ -73,7 +84,7 @@ def put(store: FragmentStore, data: bytes, blob: FragmentOrigin | None = None, h
 
 def get(store: FragmentStore, stored: StoredFragment) -> bytes:
     with store.open(stored.blob_id, stored.fragment_index) as reader:
-        assert reader.blob_hash == stored.blob_hash
+        assert reader.fragment_hash == stored.fragment_hash
         reader.verify()
         return b"".join(bytes(piece) for piece in reader.pieces(0, reader.size_bytes))
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sdrs_core.cluster import Group
-from sdrs_core.ids import NodeId, random_id
+from sdrs_core.ids import NodeId, PoolName, random_id
 from sdrs_proto.v1 import membership_pb2
 from tests.support.blob_sender import StorageCalls
 from tests.support.cluster import DaemonProcess, storage_node
-from tests.support.map_teller import MapTeller, group_of
+from tests.support.map_teller import POOL, MapTeller, group_of
 from tests.support.waiting import wait_for
 
 NAMES = ["n1", "n2", "n3"]
@@ -42,16 +43,24 @@ class ToldNodes:
         """Who holds all of these blobs."""
         return [name for name in self.daemons if len(self.calls(name).held(*blob_ids)) == len(blob_ids)]
 
-    def form(self, *members: str) -> Group:
+    def form(self, *members: str, pool: PoolName = POOL) -> Group:
         """A new group at epoch 1."""
-        group = group_of(f"told:{random_id()[:8]}", 1, *members)
+        group = group_of(f"{pool}:{random_id()[:8]}", 1, *members, pool=pool)
         self.teller.tell(group)
         return group
 
     def reform(self, group: Group, *members: str) -> Group:
-        moved = group_of(group.id, group.epoch + 1, *members)
+        moved = group_of(group.id, group.epoch + 1, *members, pool=group.pool)
         self.teller.tell(moved)
         return moved
+
+    def fragments(self, blob_id: str) -> dict[tuple[str, int], Path]:
+        """By node and index, the files that are durable of a blob."""
+        return {
+            (name, int(path.suffix[1:])): path
+            for name, daemon in self.daemons.items()
+            for path in daemon.data_dir.glob(f"disk-*/fragments/*/{blob_id}.*")
+        }
 
     @contextmanager
     def dying_at(self, name: str, point: str) -> Iterator[None]:
@@ -82,11 +91,13 @@ def _points(daemon: DaemonProcess) -> Path:
 
 
 @contextmanager
-def told_nodes(folder: Path) -> Iterator[ToldNodes]:
+def told_nodes(folder: Path, special: Mapping[str, Mapping[str, Any]] | None = None) -> Iterator[ToldNodes]:
+    """``special``: settings of single nodes."""
     with MapTeller().serving() as teller:
         daemons = {}
         for name in [*NAMES, IMPATIENT]:
             settings = {"write_slots": WRITE_SLOTS, "slow_member_seconds": 6 if name == IMPATIENT else 30}
+            settings |= (special or {}).get(name, {})
             daemon = daemons[name] = storage_node(folder, name, [teller.address], settings)
             daemon.environment["SDRS_FAULT_POINTS"] = str(_points(daemon))
         try:

@@ -11,7 +11,9 @@ from sdrs.cli.amounts import (
     format_bytes,
     format_duration,
     format_milliseconds,
+    format_rate,
     format_time,
+    size,
     step_number,
 )
 from sdrs_core.ids import MAX_STEP
@@ -69,6 +71,34 @@ def test_durations_are_read_with_their_unit(text: str, seconds: int) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a duration"):
         duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("10", 10),
+        ("500GiB", 500 << 30),
+        ("200MB", 200_000_000),
+        ("1.5T", 1_500_000_000_000),
+        ("64 kb", 64_000),
+    ],
+)
+def test_sizes_are_read_with_their_unit(text: str, count: int) -> None:
+    assert size(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1e9", "5 apples", "1.GiB", "٣GiB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not an amount of bytes"):
+        size(text)
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(0, "0 B/s"), (999, "999 B/s"), (1500, "1.5 kB/s"), (210e6, "210 MB/s"), (1.24e9, "1.2 GB/s")]
+)
+def test_rates_are_shown_in_the_units_of_networks(rate: float, text: str) -> None:
+    assert format_rate(rate) == text
 
 
 def test_steps_run_from_zero_to_the_largest() -> None:

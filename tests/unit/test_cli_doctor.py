@@ -42,7 +42,7 @@ def test_a_good_machine_passes_and_nothing_is_left_behind(tmp_path: Path) -> Non
     code, checks = doctor()
     assert code == 0
     expected = {"python", "port", "disk space", "fsync", "clock", "open files", "shared memory", "gpus", "cluster"}
-    assert expected | {"etcd"} <= set(checks)
+    assert expected | {"etcd", "erasure coding"} <= set(checks)
     assert "MB/s" in checks["fsync"]["detail"]
     assert list(tmp_path.iterdir()) == []
 
@@ -143,3 +143,29 @@ def test_packages_that_are_missing_or_old_are_named(monkeypatch: pytest.MonkeyPa
     assert "99.1" in sdk.detail
     assert "no-such-package is missing" in server.detail
     assert "sdrs[server]" in server.advice
+
+
+def test_the_kernel_of_the_erasure_code_is_named() -> None:
+    check = machine_checks.check_erasure_kernel()
+    assert (check.verdict, check.detail.partition(" ")[0]) == (Verdict.OK, "ISA-L")
+
+
+def test_the_slow_kernel_of_the_erasure_code_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sdrs_core.erasure.kernel", lambda: "zfec 1.6 (ISA-L not found: ...)")
+    check = machine_checks.check_erasure_kernel()
+    assert (check.verdict, check.detail.partition(" ")[0]) == (Verdict.WARN, "zfec")
+    assert "pip install pyeclib" in check.advice
+
+
+def test_the_slow_kernel_that_was_asked_for_is_a_warning_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDRS_ERASURE_KERNEL", "zfec")
+    code, checks = doctor()
+    assert (code, checks["erasure coding"]["verdict"]) == (0, "warn")
+    assert "unset SDRS_ERASURE_KERNEL" in checks["erasure coding"]["advice"]
+
+
+def test_an_erasure_code_that_nothing_computes_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDRS_ERASURE_KERNEL", "gpu")
+    check = machine_checks.check_erasure_kernel()
+    assert check.verdict is Verdict.FAIL
+    assert "'gpu'" in check.detail

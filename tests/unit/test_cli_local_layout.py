@@ -24,6 +24,7 @@ from sdrs.cli.local_layout import (
     read_layout,
     write_layout,
 )
+from sdrs.cli.local_nodes import add_nodes, stop_removed
 from sdrs.cli.pointer import Pointer, pointer_path, read_pointer, remove_pointer, write_pointer
 from sdrs_core.errors import AlreadyExistsError, RefusedError
 
@@ -58,6 +59,44 @@ def test_nodes_are_added_and_never_taken_away() -> None:
         2,
     )
     assert decide_layout(known, Wish(1), is_running=True, is_free=never) == known
+
+
+def test_a_removed_node_is_not_started_again_and_its_name_is_not_given_twice(tmp_path: Path) -> None:
+    layout = Layout(7070, (1, 1, 1)).without(2)
+    assert [daemon.name for daemon in node_daemons(tmp_path, layout)] == ["node-1", "node-3"]
+    grown = decide_layout(layout, Wish(4), is_running=True, is_free=never)
+    assert [daemon.name for daemon in node_daemons(tmp_path, grown)] == ["node-1", "node-3", "node-4", "node-5"]
+    assert decide_layout(layout, Wish(2), is_running=True, is_free=never) == layout
+    write_layout(tmp_path, grown)
+    assert read_layout(tmp_path) == grown
+
+
+def test_a_node_may_share_a_failure_domain_with_others(tmp_path: Path) -> None:
+    layout = Layout(7070, (1,)).with_more(2, 2, "rack-1").with_more(1, 1)
+    domains = [tomllib.loads(daemon.settings)["node"]["domain"] for daemon in node_daemons(tmp_path, layout)]
+    assert domains == ["node-1", "rack-1", "rack-1", "node-4"]
+    assert layout.disk_counts == (1, 2, 2, 1)
+    write_layout(tmp_path, layout)
+    assert read_layout(tmp_path) == layout
+
+
+def test_a_node_is_added_to_a_running_cluster_only(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="there is no cluster"):
+        add_nodes(tmp_path / "absent", 1, 1, "", print)
+    write_layout(tmp_path, Layout(7171, (1,)))
+    with pytest.raises(RefusedError, match="is not running"):
+        add_nodes(tmp_path, 1, 1, "", print)
+    assert read_layout(tmp_path) == Layout(7171, (1,))
+
+
+def test_a_removed_node_is_forgotten_if_it_is_one_of_this_machine(tmp_path: Path) -> None:
+    write_layout(tmp_path, Layout(7171, (1, 1)))
+    assert not stop_removed("sdrs://127.0.0.1:7171", "node-2"), "no cluster is known here"
+    write_pointer(Pointer("sdrs://127.0.0.1:7171", tmp_path))
+    assert not stop_removed("sdrs://127.0.0.1:9999", "node-2"), "that is another cluster"
+    assert not stop_removed("sdrs://127.0.0.1:7171", "node-9")
+    assert stop_removed("sdrs://127.0.0.1:7171", "node-2")
+    assert read_layout(tmp_path) == Layout(7171, (1, 1)).without(2)
 
 
 def test_the_port_moves_only_while_nothing_runs() -> None:

@@ -109,6 +109,12 @@ def test_a_member_whose_node_is_not_known_any_more_is_shown_as_down(controller: 
         ("failover", "nobody"),
         ("node", "cordon", "nobody"),
         ("node", "uncordon", "nobody"),
+        ("node", "drain", "nobody"),
+        ("node", "remove", "nobody", "--yes"),
+        ("node", "ok-to-stop", "nobody"),
+        ("node", "safe-to-destroy", "nobody"),
+        ("disk", "drain", "nobody"),
+        ("disk", "replace", "nobody", "--yes"),
     ],
     ids=" ".join,
 )
@@ -124,6 +130,14 @@ def test_a_name_that_is_not_known_is_told(sdrs: Any, arguments: tuple[str, ...])
         (("pause",), "set_automatic"),
         (("resume",), "set_automatic"),
         (("node", "cordon", "node-1"), "set_cordon"),
+        (("node", "drain", "node-1"), "drain_node"),
+        (("node", "remove", "node-1", "--yes"), "remove_node"),
+        (("node", "ok-to-stop", "node-1"), "check_node"),
+        (("node", "safe-to-destroy", "node-1"), "check_node"),
+        (("disk", "drain", "d1"), "drain_disk"),
+        (("disk", "replace", "d1", "--yes"), "replace_disk"),
+        (("pool", "shrink", "fast", "node-1"), "update_pool"),
+        (("pool", "delete", "fast", "--yes"), "delete_pool"),
         (("meta", "rebuild", "--node", "127.0.0.1:1"), "rebuild_meta"),
         (("meta", "snapshot", "FILE"), "export_meta"),
         (("meta", "export", "FILE", "--yes"), "export_meta"),
@@ -281,7 +295,7 @@ def test_only_what_is_named_of_a_pool_is_changed(controller: FakeController, sdr
     # The number of copies follows the level only when that changes.
     sdrs("pool", "set", "fast", "--level", "L2")
     assert not controller.asked("update_pool").HasField("mirrors")
-    sdrs("pool", "set", "fast", "--level", "L1")
+    sdrs("pool", "set", "fast", "--level", "L1", "--yes")
     assert controller.asked("update_pool").mirrors == 1
     sdrs("pool", "set", "fast", "--mirrors", "3")
     assert controller.asked("update_pool").mirrors == 3

@@ -20,13 +20,13 @@ BLOB = Blob(BlobId(random_id()), 0, len(CONTENT), HASH)
 
 
 def test_whole_blocks_that_match_pass() -> None:
-    table = BlockTable(BLOB, Summary(len(CONTENT), HASH, TABLE))
+    table = BlockTable(BLOB, Summary.of_copy(len(CONTENT), HASH, TABLE))
     for start, end in block_spans(0, len(CONTENT)):
         table.check(start, memoryview(CONTENT)[start:end])
 
 
 def test_a_flipped_bit_in_any_block_is_refused() -> None:
-    table = BlockTable(BLOB, Summary(len(CONTENT), HASH, TABLE))
+    table = BlockTable(BLOB, Summary.of_copy(len(CONTENT), HASH, TABLE))
     for start, end in block_spans(0, len(CONTENT)):
         flipped = bytearray(CONTENT[start:end])
         flipped[-1] ^= 1
@@ -35,7 +35,7 @@ def test_a_flipped_bit_in_any_block_is_refused() -> None:
 
 
 def test_a_block_in_the_place_of_another_is_refused() -> None:
-    table = BlockTable(BLOB, Summary(len(CONTENT), HASH, TABLE))
+    table = BlockTable(BLOB, Summary.of_copy(len(CONTENT), HASH, TABLE))
     with pytest.raises(CorruptDataError):
         table.check(BLOCK_BYTES, memoryview(CONTENT)[:BLOCK_BYTES])
 
@@ -43,10 +43,12 @@ def test_a_block_in_the_place_of_another_is_refused() -> None:
 @pytest.mark.parametrize(
     "summary",
     [
-        Summary(len(CONTENT), HASH, TABLE[:-1] + bytes([TABLE[-1] ^ 1])),  # a table that was changed with its blocks
-        Summary(len(CONTENT) - 1, HASH, TABLE),
-        Summary(len(CONTENT), HASH, TABLE[:-16]),
-        Summary(len(CONTENT), HASH, b""),
+        Summary.of_copy(
+            len(CONTENT), HASH, TABLE[:-1] + bytes([TABLE[-1] ^ 1])
+        ),  # a table that was changed with its blocks
+        Summary.of_copy(len(CONTENT) - 1, HASH, TABLE),
+        Summary.of_copy(len(CONTENT), HASH, TABLE[:-16]),
+        Summary.of_copy(len(CONTENT), HASH, b""),
     ],
 )
 def test_a_summary_that_does_not_fit_the_catalog_is_refused_whatever_it_claims(summary: Summary) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from sdrs.restore.holders import MEASURED_SECONDS, SUSPECT_SECONDS, Choice, HolderBook, order_holders
+from sdrs.restore.holders import MEASURED_SECONDS, SUSPECT_SECONDS, Choice, HolderBook, rank_holders
 from sdrs_core.checkpoints import Holder
 from sdrs_core.cluster import ReadPolicy
 from sdrs_core.ids import DiskId, NodeId
@@ -25,8 +25,8 @@ def holder(node_id: NodeId) -> Holder:
 HOLDERS = [holder(node_id) for node_id in (A, B, C)]
 
 
-def names(holders: list[Holder]) -> str:
-    return "".join(holder.node_id for holder in holders)
+def names(ranked: list[tuple[int, Holder]]) -> str:
+    return "".join(holder.node_id for _, holder in ranked)
 
 
 def ordered(
@@ -40,7 +40,7 @@ def ordered(
     holders: list[Holder] = HOLDERS,
 ) -> str:
     choice = Choice(up, suspects, seconds or {}, turn)
-    return names(order_holders(holders, policy, choice, random.Random(seed)))
+    return names(rank_holders(holders, policy, choice, random.Random(seed)))
 
 
 class Clock:
@@ -80,7 +80,7 @@ def test_weighted_draws_each_as_often_as_it_is_fast() -> None:
     chance = random.Random(7)
     choice = Choice(ALL, frozenset(), {A: 0.1, B: 0.2, C: 0.4}, 0)
     firsts = Counter(
-        names(order_holders(HOLDERS, ReadPolicy.WEIGHTED_RESPONSE_TIME, choice, chance))[0] for _ in range(7000)
+        names(rank_holders(HOLDERS, ReadPolicy.WEIGHTED_RESPONSE_TIME, choice, chance))[0] for _ in range(7000)
     )
     # 4 : 2 : 1; the seed is fixed, so this cannot fail by chance.
     assert firsts["a"] == pytest.approx(4000, abs=200)
@@ -92,7 +92,7 @@ def test_weighted_counts_one_that_was_never_measured_as_the_fastest() -> None:
     chance = random.Random(7)
     choice = Choice(ALL, frozenset(), {A: 1.0, B: 0.01}, 0)
     firsts = Counter(
-        names(order_holders(HOLDERS, ReadPolicy.WEIGHTED_RESPONSE_TIME, choice, chance))[0] for _ in range(2000)
+        names(rank_holders(HOLDERS, ReadPolicy.WEIGHTED_RESPONSE_TIME, choice, chance))[0] for _ in range(2000)
     )
     assert firsts["b"] == pytest.approx(firsts["c"], rel=0.15)
     assert firsts["a"] < 50
@@ -114,7 +114,7 @@ def test_everybody_is_asked_once(policy: ReadPolicy) -> None:
 
 def test_consecutive_reads_of_one_process_begin_with_different_holders() -> None:
     book = HolderBook()
-    firsts = [book.order(HOLDERS, ReadPolicy.ROUND_ROBIN, up=ALL, size_bytes=1)[0].node_id for _ in range(6)]
+    firsts = [book.rank(HOLDERS, ReadPolicy.ROUND_ROBIN, up=ALL, size_bytes=1)[0][1].node_id for _ in range(6)]
     assert Counter(firsts) == {A: 2, B: 2, C: 2}
 
 
@@ -123,8 +123,8 @@ def test_a_slow_start_counts_for_small_reads_and_a_slow_wire_for_large_ones() ->
     book.note_read(A, first_byte_seconds=0.5, size_bytes=10 * MIB, read_seconds=0.01)
     book.note_read(B, first_byte_seconds=0.001, size_bytes=10 * MIB, read_seconds=10.0)
     two = HOLDERS[:2]
-    small = book.order(two, ReadPolicy.LEAST_RESPONSE_TIME, up=ALL, size_bytes=1000)
-    large = book.order(two, ReadPolicy.LEAST_RESPONSE_TIME, up=ALL, size_bytes=100 * MIB)
+    small = book.rank(two, ReadPolicy.LEAST_RESPONSE_TIME, up=ALL, size_bytes=1000)
+    large = book.rank(two, ReadPolicy.LEAST_RESPONSE_TIME, up=ALL, size_bytes=100 * MIB)
     assert (names(small), names(large)) == ("ba", "ab")
 
 
@@ -135,10 +135,10 @@ def test_new_measurements_outweigh_old_ones_little_by_little() -> None:
         book.note_read(A, 0.01, MIB, 0.0)
     book.note_read(B, 0.1, MIB, 0.0)
     book.note_read(A, 0.2, MIB, 0.0)
-    assert names(book.order(two, ReadPolicy.LEAST_RESPONSE_TIME, up=ALL, size_bytes=1)) == "ab"
+    assert names(book.rank(two, ReadPolicy.LEAST_RESPONSE_TIME, up=ALL, size_bytes=1)) == "ab"
     for _ in range(5):
         book.note_read(A, 0.2, MIB, 0.0)
-    assert names(book.order(two, ReadPolicy.LEAST_RESPONSE_TIME, up=ALL, size_bytes=1)) == "ba"
+    assert names(book.rank(two, ReadPolicy.LEAST_RESPONSE_TIME, up=ALL, size_bytes=1)) == "ba"
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -147,7 +147,7 @@ def test_a_holder_that_stalled_is_avoided_until_it_serves_again_or_time_has_pass
     book = HolderBook(clock, random.Random(3))
 
     def last_ones() -> set[str]:
-        return {names(book.order(HOLDERS, policy, up=ALL, size_bytes=1))[-1] for _ in range(20)}
+        return {names(book.rank(HOLDERS, policy, up=ALL, size_bytes=1))[-1] for _ in range(20)}
 
     book.note_failure(B, waited_seconds=1.0)
     assert last_ones() == {"b"}
@@ -164,7 +164,7 @@ def test_a_holder_that_was_slow_is_measured_again_after_a_while() -> None:
     book = HolderBook(clock)
     book.note_read(A, 5.0, MIB, 0.0)
     book.note_read(B, 0.1, MIB, 0.0)
-    assert names(book.order(HOLDERS[:2], ReadPolicy.LEAST_RESPONSE_TIME, up=ALL, size_bytes=1)) == "ba"
+    assert names(book.rank(HOLDERS[:2], ReadPolicy.LEAST_RESPONSE_TIME, up=ALL, size_bytes=1)) == "ba"
     clock.now += MEASURED_SECONDS
     book.note_read(B, 0.1, MIB, 0.0)
-    assert names(book.order(HOLDERS[:2], ReadPolicy.LEAST_RESPONSE_TIME, up=ALL, size_bytes=1)) == "ab"
+    assert names(book.rank(HOLDERS[:2], ReadPolicy.LEAST_RESPONSE_TIME, up=ALL, size_bytes=1)) == "ab"

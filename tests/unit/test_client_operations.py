@@ -11,6 +11,9 @@ import pytest
 import sdrs
 from sdrs import aio
 from sdrs.operations import Operations
+from sdrs.pools import Pools
+from sdrs.scrubs import Scrubs
+from sdrs.upkeep import Upkeep
 from sdrs_core.cluster import ReadPolicy
 from sdrs_core.errors import InvalidArgumentError
 from tests.support.fake_controller import FakeController, serving
@@ -33,6 +36,20 @@ def test_what_can_never_work_is_told_without_asking(controller: FakeController) 
             cluster.switchover("fast-1", drain_seconds=-1)
         with pytest.raises(InvalidArgumentError, match="host:port"):
             cluster.rebuild_meta([])
+        with pytest.raises(InvalidArgumentError, match="mirror_ratio"):
+            cluster.create_pool("deep", "L3", ec="4+2", mirror_pool="fast", mirror_ratio=1.5)
+        with pytest.raises(InvalidArgumentError, match="4\\+2"):
+            cluster.update_pool("fast", ec="4-2")
+        with pytest.raises(InvalidArgumentError, match="quota_bytes"):
+            cluster.update_pool("fast", quota_bytes=-1)
+        with pytest.raises(InvalidArgumentError, match="one or more nodes"):
+            cluster.expand_pool("fast", "node-1")
+        with pytest.raises(InvalidArgumentError, match="one or more nodes"):
+            cluster.shrink_pool("fast", [])
+        with pytest.raises(InvalidArgumentError, match="bytes_per_second"):
+            cluster.set_repair(bytes_per_second=-1)
+        with pytest.raises(InvalidArgumentError, match="concurrency"):
+            cluster.set_repair(concurrency=0)
         assert len(controller.requests) == asked_count
 
 
@@ -55,8 +72,12 @@ def test_the_cluster_tells_how_its_copies_are(controller: FakeController) -> Non
 
 def test_each_operation_has_its_async_twin(controller: FakeController) -> None:
     operations = {
-        name for name, _ in inspect.getmembers(Operations, inspect.isfunction) if not name.startswith("_")
+        name
+        for part in (Operations, Pools, Upkeep, Scrubs)
+        for name, _ in inspect.getmembers(part, inspect.isfunction)
+        if not name.startswith("_")
     } - {"process"}
+    assert {"switchover", "expand_pool", "drain_node", "start_scrub"} <= operations
     assert {name for name in operations if not inspect.iscoroutinefunction(getattr(aio.Cluster, name, None))} == set()
 
     async def ask() -> tuple[int, str]:

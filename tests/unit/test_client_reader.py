@@ -11,9 +11,10 @@ import pytest
 
 from sdrs.process import Process
 from sdrs.restore.holders import HolderBook
+from sdrs.restore.range_reading import STALLS_SECONDS
 from sdrs.restore.reports import MAX_THREADS, DamageReports
-from sdrs.restore.shard_reader import STALLS_SECONDS, ByteCount, ShardReader
-from sdrs.restore.targets import MemoryTarget
+from sdrs.restore.shard_reader import ShardReader
+from sdrs.restore.targets import ByteCount, MemoryTarget
 from sdrs.rpc.control import Control
 from sdrs.transfer import FragmentRange, Summary
 from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard
@@ -73,12 +74,14 @@ def record(
 @dataclass
 class Range:
     content: bytes
-    summary: Summary = field(default_factory=lambda: Summary(len(CONTENT), HASH, TABLE))
+    summary: Summary = field(default_factory=lambda: Summary.of_copy(len(CONTENT), HASH, TABLE))
     position: int = 0
+    last_heard: float = 0.0
 
-    def read_into(self, target: memoryview, size_bytes: int) -> None:
+    def read_into(self, target: memoryview, size_bytes: int, within_seconds: float | None = None) -> bool:
         target[:size_bytes] = self.content[self.position : self.position + size_bytes]
         self.position += size_bytes
+        return True
 
     def close(self) -> None:
         pass
@@ -105,7 +108,7 @@ class FakeProcess:
         does = self.nodes.get(node.id, CONTENT)
         if isinstance(does, SdrsError):
             raise does
-        return Range(does)
+        return Range(does, position=fragment.offset)
 
     def call(self, method: str, request: Any, **options: Any) -> Any:
         if method == "report_damage":
@@ -132,9 +135,15 @@ class FakeProcess:
         return "".join(name for name, _ in self.asked)
 
 
+@pytest.fixture(autouse=True)
+def no_races(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not make a holder look slow."""
+    monkeypatch.setattr("sdrs.restore.pace.LEAST_SECONDS", 30.0)
+
+
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sdrs.restore.shard_reader.PAUSES_SECONDS", (0.0, 0.001, 0.001))
+    monkeypatch.setattr("sdrs.restore.range_reading.PAUSES_SECONDS", (0.0, 0.001, 0.001))
 
 
 def flipped(at: int) -> bytes:

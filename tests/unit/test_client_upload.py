@@ -374,3 +374,26 @@ def test_a_defect_is_raised_as_it_is() -> None:
     with pytest.raises(InternalError):
         setup(cluster).upload.run()
     assert len(cluster.begins) == 1
+
+
+def test_what_an_earlier_try_began_is_told_to_be_sent_again() -> None:
+    """P11: only then does a primary ask its members what they have of it."""
+    cluster = FakeCluster([("g", 1, "a"), ("g", 2, "b"), ("h", 1, "c")], on_seal=failing(2, MOVED))
+    setup(cluster).upload.run()
+    assert [intent.resent for intent in cluster.sent] == [False, False, True, True, False, False]
+
+
+def test_what_a_seal_does_not_find_is_sent_again_under_new_names() -> None:
+    """P2, P8: the old ones may be taken, by what the pool stored in another way before it was changed."""
+    cluster = FakeCluster([("g", 1, "a")], on_seal=failing(1, SaveFailedError("it is not durable: send it again")))
+    setup(cluster).upload.run()
+    first, second = ({intent.blob_id for intent in cluster.sent[n : n + 2]} for n in (0, 2))
+    assert first.isdisjoint(second)
+    assert not any(intent.resent for intent in cluster.sent)
+
+
+def test_the_controller_is_told_how_much_is_to_be_saved_and_the_primary_how_many_ranks_there_are() -> None:
+    cluster = FakeCluster([("g", 1, "a")])
+    setup(cluster).upload.run()
+    assert cluster.begins[0].size_bytes == 20
+    assert cluster.seals[0].world_size == 1

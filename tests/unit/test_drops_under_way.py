@@ -19,6 +19,7 @@ from sdrs_storaged.store.fragment import StoredFragment
 
 SECRET = "secret"
 KEPT, LEAVING = BlobId("a" * 32), BlobId("b" * 32)
+INDEX = 2
 NOTHING = cast(Any, None)
 
 
@@ -39,7 +40,7 @@ class Node:
 
     def lookup(self, blob_id: BlobId, index: int) -> StoredFragment | None:
         return (
-            StoredFragment(blob_id, index, SaveId("c" * 32), DiskId("d" * 32), 1, "h", 0.0)
+            StoredFragment(blob_id, index, SaveId("c" * 32), DiskId("d" * 32), 1, "h", 0.0, "mirror", 1, "h")
             if self.holds(blob_id)
             else None
         )
@@ -56,7 +57,7 @@ class Node:
     async def pull(self, request: pb.PullFragmentRequest) -> StoredFragment:
         """As a node that has it already, or fetches it."""
         self.held.add(BlobId(request.intent.blob_id))
-        found = self.lookup(BlobId(request.intent.blob_id), request.fragment_index)
+        found = self.lookup(BlobId(request.intent.blob_id), request.intent.fragment_index)
         assert found
         return found
 
@@ -71,27 +72,28 @@ def service_of(node: Node) -> StorageService:
         writing=NOTHING,
         sealing=NOTHING,
         pulling=cast(Any, node),
+        verifying=NOTHING,
         reads=NOTHING,
-        verifies=NOTHING,
+        repair_reads=NOTHING,
         read_workers=NOTHING,
         looks=Workers("looks", 4),
     )
 
 
 def drop() -> pb.DropFragmentsRequest:
-    request = pb.DropFragmentsRequest(fragments=[pb.FragmentName(blob_id=LEAVING)])
+    request = pb.DropFragmentsRequest(fragments=[pb.FragmentName(blob_id=LEAVING, fragment_index=INDEX)])
     request.signature = signature(SECRET, request)
     return request
 
 
 def pull() -> pb.PullFragmentRequest:
-    request = pb.PullFragmentRequest(intent=pb.WriteIntent(blob_id=LEAVING))
+    request = pb.PullFragmentRequest(intent=pb.WriteIntent(blob_id=LEAVING, fragment_index=INDEX))
     request.signature = signature(SECRET, request)
     return request
 
 
 async def told_held(service: StorageService) -> set[str]:
-    names = [pb.FragmentName(blob_id=blob_id) for blob_id in (KEPT, LEAVING)]
+    names = [pb.FragmentName(blob_id=blob_id, fragment_index=INDEX) for blob_id in (KEPT, LEAVING)]
     response = await service.lookup_fragments(pb.LookupFragmentsRequest(fragments=names))
     return {held.blob_id for held in response.held}
 

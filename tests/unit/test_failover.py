@@ -226,7 +226,7 @@ def test_spares_that_cannot_take_part_are_none() -> None:
 
 def test_home_members_are_the_first_spares() -> None:
     for one, other in permutations("de"):
-        nodes = {"a": up(), "c": DOWN, one: up(up_for_seconds=1), other: up()}
+        nodes = {"a": up(), "c": DOWN, one: up(state_seconds=1), other: up()}
         assert outcome(view_of("ac", home=f"a{one}", **nodes)) == (f"a{one}", "a", Cause.MEMBER_LOST)
 
 
@@ -249,7 +249,7 @@ def test_a_spare_in_another_domain_comes_first() -> None:
 
 def test_a_home_member_in_a_doubled_domain_comes_after_another_spare() -> None:
     for one, other in permutations("de"):
-        nodes = {"a": up(domain="h1"), "c": DOWN, one: up(domain="h1", up_for_seconds=1), other: up(domain="h2")}
+        nodes = {"a": up(domain="h1"), "c": DOWN, one: up(domain="h1", state_seconds=1), other: up(domain="h2")}
         assert outcome(view_of("ac", home=f"a{one}", **nodes)) == (f"a{other}", "a", Cause.MEMBER_LOST)
 
 
@@ -262,10 +262,10 @@ def test_groups_that_lost_the_same_node_share_the_spares_evenly() -> None:
 
 
 def test_a_group_goes_home_once_all_of_it_has_settled() -> None:
-    for unsettled in (up(up_for_seconds=SETTLE - 1), up(flapping=True), up(cordoned=True), DOWN, UNKNOWN):
+    for unsettled in (up(state_seconds=SETTLE - 1), up(flapping=True), up(cordoned=True), DOWN, UNKNOWN):
         assert outcome(view_of("bc", a=unsettled, b=up(), c=up())) is None
     # The replica that stayed is the senior one, though the home's first coordinates.
-    settled = view_of("bc", a=up(up_for_seconds=SETTLE), b=up(), c=up())
+    settled = view_of("bc", a=up(state_seconds=SETTLE), b=up(), c=up())
     assert outcome(settled) == ("ba", "a", Cause.RESTORED)
 
 
@@ -319,3 +319,57 @@ def test_a_group_of_an_unknown_pool_refuses_and_stays() -> None:
 def test_epochs_of_a_later_incarnation_begin_above_all_earlier_ones() -> None:
     assert first_epoch(1) == 1
     assert first_epoch(2) == 1_000_000_000_001
+
+
+# Coded groups: 4+2 over six nodes
+
+SIX = "abcdef"
+
+
+def coded_view(members: str = SIX, *, busy: bool = False, **nodes: NodeFacts) -> View:
+    well = {name: up() for name in SIX} | nodes
+    view = view_of(members, home=SIX, **well)
+    pool = Pool(FAST, Level.L3, data_fragments=4, parity_fragments=2)
+    return replace(view, pools={FAST: pool}, busy=frozenset([GROUP] if busy else []))
+
+
+def test_a_coded_group_goes_on_with_fewer_members_while_any_one_domain_may_be_lost() -> None:
+    """P10: six fragments over five, four or three nodes; over two, losing one would lose the blob."""
+    assert outcome(coded_view(b=DOWN)) == ("acdef", "a", Cause.MEMBER_LOST)
+    assert outcome(coded_view(a=DOWN, b=DOWN)) == ("cdef", "c", Cause.PRIMARY_LOST)
+    assert outcome(coded_view(a=DOWN, b=DOWN, c=DOWN)) == ("def", "d", Cause.PRIMARY_LOST)
+    four_lost = coded_view(a=DOWN, b=DOWN, c=DOWN, d=DOWN)
+    assert outcome(four_lost) is None
+    assert "needs 3 failure domains" in refusal_of(four_lost.groups[0], four_lost)
+
+
+def test_a_spare_comes_in_for_a_lost_member_of_a_coded_group() -> None:
+    assert outcome(coded_view(b=DOWN, g=up())) == ("acdefg", "a", Cause.MEMBER_LOST)
+
+
+def test_a_short_coded_group_says_that_it_is_crowded() -> None:
+    view = coded_view("cdef", a=DOWN, b=DOWN)
+    assert refusal_of(view.groups[0], view) == ""
+    assert "6 fragments over 4 nodes" in problem_of(view.groups[0], view)
+
+
+def test_nodes_of_one_domain_count_once_for_a_coded_group() -> None:
+    rack = up(domain="rack")
+    view = coded_view(a=rack, b=rack, c=rack, d=rack, e=DOWN, f=DOWN)
+    assert outcome(view) is None
+
+
+def test_a_coded_group_that_receives_a_save_finishes_it_without_the_member_that_it_lost() -> None:
+    lost = replace(DOWN, state_seconds=1.0)
+    assert outcome(coded_view(b=lost, g=up(), busy=True)) is None
+    assert outcome(coded_view(b=lost, g=up())) == ("acdefg", "a", Cause.MEMBER_LOST)
+    # Not if too little is left of it, nor without its primary, nor for ever.
+    assert outcome(coded_view(b=lost, c=lost, busy=True)) is not None
+    assert outcome(coded_view(a=lost, busy=True)) is not None
+    assert outcome(coded_view(b=replace(DOWN, state_seconds=60.0), busy=True)) is not None
+
+
+def test_only_nodes_of_the_pool_are_spares() -> None:
+    view = coded_view(b=DOWN, g=up(), h=up())
+    named = replace(view.pools[FAST], node_ids=names(SIX + "h"))
+    assert outcome(replace(view, pools={FAST: named})) == ("acdefh", "a", Cause.MEMBER_LOST)

@@ -9,7 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sdrs_core.cluster import Group, Pool
-from sdrs_core.failover import Liveness, NodeFacts, View, apply, decide_failover, problem_of, refusal_of
+from sdrs_core.failover import (
+    Liveness,
+    NodeFacts,
+    View,
+    apply,
+    decide_failover,
+    least_domains,
+    problem_of,
+    refusal_of,
+)
 from sdrs_core.ids import GroupId, NodeId, PoolName
 from sdrs_core.levels import Level
 
@@ -20,6 +29,8 @@ POOLS = [
     Pool(PoolName("two"), Level.L2, mirrors=2),
     Pool(PoolName("three"), Level.L2, mirrors=3, allow_degraded=True),
     Pool(PoolName("four"), Level.L2, mirrors=4),
+    Pool(PoolName("coded"), Level.L3, data_fragments=3, parity_fragments=2),
+    Pool(PoolName("few"), Level.L2, mirrors=2, node_ids=tuple(NODES[:4])),
 ]
 
 # A busy machine is slow to draw views and to judge them: that is no failure.
@@ -40,7 +51,7 @@ def views(draw: st.DrawFn) -> View:
             takes_writes=not draw(rarely),
             cordoned=draw(rarely),
             flapping=draw(rarely),
-            up_for_seconds=draw(st.sampled_from([0.0, 1e9, 1e9])),
+            state_seconds=draw(st.sampled_from([0.0, 1e9, 1e9])),
         )
         for node in existing
     }
@@ -65,6 +76,7 @@ def views(draw: st.DrawFn) -> View:
         groups=tuple(groups),
         shunned=frozenset(draw(st.lists(st.sampled_from(pairs), max_size=4))),
         moving=frozenset(group.id for group in groups if draw(rarely)),
+        busy=frozenset(group.id for group in groups if draw(rarely)),
     )
 
 
@@ -81,7 +93,13 @@ def blocks_saves(node: NodeId, group: Group, view: View) -> bool:
 def is_fit(node: NodeId, group: Group, view: View) -> bool:
     facts = view.nodes[node]
     is_able = facts.liveness is Liveness.UP and facts.takes_writes and not facts.cordoned
-    return is_able and (group.id, node) not in view.shunned
+    return is_able and (group.id, node) not in view.shunned and view.pools[group.pool].has_node(node)
+
+
+def suffices(members: tuple[NodeId, ...], pool: Pool, view: View) -> bool:
+    """P10: no domain holds more fragments than can be lost."""
+    domains = {view.nodes[node].domain for node in members if node in view.nodes}
+    return pool.level is not Level.L3 or len(domains) >= least_domains(pool)
 
 
 @patient
@@ -95,13 +113,19 @@ def test_a_reform_is_valid_changes_something_and_takes_in_only_good_nodes(view: 
         assert len(set(members)) == len(members) >= 1
         assert reform.primary in members
         assert reform.why
-        assert pool.copies > 1
         assert group.id not in view.moving
-        assert len(members) >= pool.copies or pool.allow_degraded
+        if pool.member_count == 1:
+            # I4: never moved; one whose pool had more copies before goes on with one of its members.
+            assert len(members) == 1 < len(group.members)
+            assert members[0] in group.members
+            assert is_fit(members[0], group, view)
+            continue
+        assert len(members) >= pool.member_count or pool.can_shrink
+        assert suffices(members, pool, view)
         # It never loses a copy that it could have kept.
         present = [node for node in group.members if not is_lost(node, view)]
-        kept = [node for node in present if not (pool.allow_degraded and blocks_saves(node, group, view))]
-        assert len(members) >= min(len(kept), pool.copies)
+        kept = [node for node in present if not (pool.can_shrink and blocks_saves(node, group, view))]
+        assert len(members) >= min(len(kept), pool.member_count)
         assert not any(is_lost(node, view) for node in members)
         newcomers = [node for node in members if node not in group.members]
         assert all(is_fit(node, group, view) for node in newcomers)
@@ -165,8 +189,12 @@ def test_saves_go_on_at_full_level_while_enough_good_nodes_are_left(view: View) 
     for group in after.groups:
         pool = view.pools[group.pool]
         is_judged = all(node not in view.nodes or view.nodes[node].liveness is not Liveness.UNKNOWN for node in NODES)
-        fit_count = sum(is_fit(node, group, view) for node in view.nodes)
-        if pool.copies > 1 and is_judged and group.id not in view.moving and fit_count >= pool.copies:
+        fit = tuple(node for node in view.nodes if is_fit(node, group, view))
+        is_left_alone = group.id in view.moving or (pool.level is Level.L3 and group.id in view.busy)
+        # Who is well is not replaced because of its domain: that is the plan's to change.
+        fit_members = tuple(node for node in group.members if node in fit)
+        are_apart = suffices(fit, pool, view) and suffices(fit_members, pool, view)
+        if pool.member_count > 1 and is_judged and not is_left_alone and are_apart and len(fit) >= pool.member_count:
             assert problem_of(group, after) == ""
 
 
@@ -179,4 +207,5 @@ def test_who_takes_saves_has_all_its_members_ready(view: View) -> None:
         if not refusal_of(group, view):
             facts = [view.nodes[node] for node in group.members]
             assert all(fact.liveness is Liveness.UP and fact.takes_writes for fact in facts)
-            assert len(facts) >= pool.copies or pool.allow_degraded
+            assert len(facts) >= pool.member_count or pool.can_shrink
+            assert suffices(group.members, pool, view)

@@ -17,6 +17,7 @@ from sdrs_storaged.store.fragment import (
     PAYLOAD_OFFSET,
     FragmentMeta,
     decode_header,
+    encode_coded_footer,
     encode_footer,
     encode_header,
     file_bytes,
@@ -56,7 +57,7 @@ def test_a_file_tells_what_it_is(tmp_path: Path, size: int) -> None:
     content = whole(data)
     contents = read(tmp_path, content)
     assert contents.meta == meta()  # type: ignore[attr-defined]
-    assert (contents.size_bytes, contents.blob_hash, contents.table) == (size, hash_of(data), table_of(data))  # type: ignore[attr-defined]
+    assert (contents.size_bytes, contents.fragment_hash, contents.table) == (size, hash_of(data), table_of(data))  # type: ignore[attr-defined]
     assert len(content) == file_bytes(size)
     assert content[PAYLOAD_OFFSET : PAYLOAD_OFFSET + size] == data
 
@@ -102,6 +103,63 @@ def test_a_header_with_the_rest_of_another_file_is_detected(tmp_path: Path) -> N
 
 def test_a_newer_format_is_not_taken_for_damage() -> None:
     page = bytearray(encode_header(meta())[: -checksums.DIGEST_BYTES])
-    struct.pack_into("<I", page, 8, 2)
-    with pytest.raises(UnsupportedError, match="version 2"):
+    struct.pack_into("<I", page, 8, 3)
+    with pytest.raises(UnsupportedError, match="version 3"):
         decode_header(bytes(page) + checksums.digest(page))
+
+
+# Fragments of a code: two tables
+
+BLOB = payload(5 * checksums.BLOCK_BYTES + 100)
+
+
+def coded_meta(index: int, **changes: object) -> FragmentMeta:
+    return meta(**({"code": "2+1", "fragment_index": index, "source_size_bytes": len(BLOB)} | changes))
+
+
+def plain_fragment(index: int) -> bytes:
+    blocks = [BLOB[start : start + checksums.BLOCK_BYTES] for start in range(0, len(BLOB), checksums.BLOCK_BYTES)]
+    return b"".join(blocks[index::2])
+
+
+def coded(index: int, data: bytes, source: bytes = BLOB, **changes: object) -> bytes:
+    header = encode_header(coded_meta(index, **changes))
+    footer = encode_coded_footer(header, len(data), table_of(data), len(source), table_of(source))
+    return header + data + footer
+
+
+def test_a_fragment_of_a_code_tells_its_own_hash_and_that_of_its_blob(tmp_path: Path) -> None:
+    data = plain_fragment(1)
+    contents = read(tmp_path, coded(1, data))
+    assert contents.meta == coded_meta(1)  # type: ignore[attr-defined]
+    assert (contents.size_bytes, contents.fragment_hash) == (len(data), hash_of(data))  # type: ignore[attr-defined]
+    assert (contents.source_size_bytes, contents.source_hash) == (len(BLOB), hash_of(BLOB))  # type: ignore[attr-defined]
+    assert contents.source_table == table_of(BLOB)  # type: ignore[attr-defined]
+    assert len(coded(1, data)) == file_bytes(len(data), len(BLOB))
+
+
+def test_every_flipped_byte_of_both_tables_is_detected(tmp_path: Path) -> None:
+    content = coded(0, plain_fragment(0))
+    start = PAYLOAD_OFFSET + len(plain_fragment(0))
+    for position in [*range(100), *range(start, len(content))]:
+        damaged = bytearray(content)
+        damaged[position] ^= 0x80
+        with pytest.raises(CorruptDataError):
+            read(tmp_path, bytes(damaged))
+
+
+def test_plain_blocks_whose_checksums_are_not_their_sources_are_refused(tmp_path: Path) -> None:
+    """P9: what was flipped before it was cut has good checksums of its own."""
+    data = bytearray(plain_fragment(0))
+    data[5] ^= 1
+    with pytest.raises(CorruptDataError, match="not those of the source"):
+        read(tmp_path, coded(0, bytes(data)))
+
+
+def test_a_fragment_of_the_wrong_size_or_place_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorruptDataError, match="does not have"):
+        read(tmp_path, coded(0, plain_fragment(0)[:-1]))
+    with pytest.raises(CorruptDataError, match="no fragment 3"):
+        read(tmp_path, coded(3, plain_fragment(0)))
+    with pytest.raises(CorruptDataError, match="different sizes"):
+        read(tmp_path, coded(0, plain_fragment(0), source=BLOB[:-1]))

@@ -12,7 +12,7 @@ from sdrs_core.errors import PermissionDeniedError, UnavailableError
 from sdrs_core.ids import BlobId, random_id
 from sdrs_proto.limits import TICKET_SECONDS
 from sdrs_proto.v1 import storage_pb2 as pb
-from sdrs_storaged.node.transfers import ReadIntent, Slots, Tickets
+from sdrs_storaged.node.transfers import HeavySlot, ReadIntent, Slots, Tickets
 from sdrs_storaged.rpc.storage_service import StorageService
 
 INTENT = ReadIntent(BlobId("a" * 32), 0, 0, 0)
@@ -100,8 +100,8 @@ def test_the_slots_of_tickets_that_nobody_used_come_back() -> None:
         reads = Slots("read", 2)
         tickets = Tickets(lambda: now)
         unused = cast("Any", None)
-        parts = dict.fromkeys(["writing", "sealing", "pulling", "verifies", "read_workers", "looks"], unused)
-        service = StorageService(unused, unused, unused, unused, tickets, reads=reads, **parts)
+        parts = dict.fromkeys(["writing", "sealing", "pulling", "verifying", "read_workers", "looks"], unused)
+        service = StorageService(unused, unused, unused, unused, tickets, reads=reads, repair_reads=reads, **parts)
         request = pb.OpenReadRequest(blob_id=random_id())
         for _ in range(2):
             await service.open_read(request)
@@ -111,5 +111,43 @@ def test_the_slots_of_tickets_that_nobody_used_come_back() -> None:
         assert tickets.redeem(fresh)[1] is reads
         with pytest.raises(PermissionDeniedError):
             tickets.redeem(fresh)
+
+    asyncio.run(run())
+
+
+def test_a_heavy_transfer_waits_for_as_many_slots_as_it_needs_and_nobody_overtakes_it() -> None:
+    async def run() -> None:
+        slots = Slots("write", 4)
+        await slots.take(1, weight=3)
+        order: list[str] = []
+
+        async def wait(name: str, weight: int) -> None:
+            await slots.take(5, weight)
+            order.append(name)
+
+        waiting = [asyncio.create_task(wait(name, weight)) for name, weight in (("heavy", 3), ("light", 1))]
+        await asyncio.sleep(0.01)
+        assert order == []  # one slot is free, and it is the heavy one's turn
+        slots.give(3)
+        await asyncio.gather(*waiting)
+        assert order == ["heavy", "light"]
+        assert slots.taken == 4
+        HeavySlot(slots, 3).give()
+        assert slots.taken == 1
+
+    asyncio.run(run())
+
+
+def test_who_waits_behind_a_heavy_transfer_goes_on_when_that_gives_up() -> None:
+    async def run() -> None:
+        slots = Slots("write", 4)
+        await slots.take(1, weight=3)
+        heavy = asyncio.create_task(slots.take(0.05, weight=3))
+        await asyncio.sleep(0)
+        light = asyncio.create_task(slots.take(5))
+        with pytest.raises(UnavailableError):
+            await heavy
+        await light
+        assert slots.taken == 4
 
     asyncio.run(run())

@@ -127,7 +127,7 @@ def test_zones_are_preferred_to_be_different_then_racks() -> None:
 def test_members_in_a_domain_that_cannot_be_avoided_are_kept() -> None:
     domains = {node(number): "the-only-host" for number in range(5)}
     for distance in range(1, 5):
-        current = {GroupId(f"fast:{node(n)}"): (node(n), node((n + distance) % 5)) for n in range(5)}
+        current: Homes = {GroupId(f"fast:{node(n)}"): (node(n), node((n + distance) % 5)) for n in range(5)}
         assert plan(domains, 2, current) == current
 
 

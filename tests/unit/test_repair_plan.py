@@ -9,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdrs_core.checkpoints import Blob, Holder
+from sdrs_core.codes import MIRROR
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import BlobId, DiskId, NodeId
-from sdrs_core.repair import Copy, Decision, Patience, Stock, Trim, decide_repair
+from sdrs_core.redundancy import Form
+from sdrs_core.repair import Copy, Decision, Patience, Trim, decide_repair
+from sdrs_core.stocks import Stock
 
 DISK = DiskId("d" * 32)
 OTHER_DISK = DiskId("e" * 32)
@@ -31,7 +34,7 @@ def blob_on(*names: str, dropping: tuple[str, ...] = ()) -> Blob:
 def decide(blob: Blob, *stocks: Stock, wanted: int = 2, **given: object) -> Decision:
     nodes = {one.id: one for one in stocks}
     settings = {"eligible": nodes.keys(), "patience": PATIENCE} | given
-    return decide_repair(blob, nodes, wanted=wanted, **settings)  # type: ignore[arg-type]
+    return decide_repair(blob, nodes, form=Form(MIRROR, 1, wanted), **settings)  # type: ignore[arg-type]
 
 
 def targets(decision: Decision) -> list[str]:
@@ -41,7 +44,8 @@ def targets(decision: Decision) -> list[str]:
 def test_a_missing_copy_goes_to_the_emptiest_node_that_lacks_it() -> None:
     nodes = [stock("a"), stock("b", used_fraction=0.8), stock("c", used_fraction=0.2), stock("d", used_fraction=0.5)]
     decision = decide(blob_on("a"), *nodes)
-    assert decision.copies == (Copy(blob_on("a"), 0, (NodeId("a"),), NodeId("c")),)
+    blob = blob_on("a")
+    assert decision.copies == (Copy(blob, 0, blob, blob.holders, NodeId("c")),)
     assert decision.is_degraded
     assert not decision.is_unavailable
 
@@ -65,7 +69,7 @@ def test_a_node_gets_nothing_while_it_is_full_cordoned_failing_down_barred_or_of
         stock("b", liveness=Liveness.UNKNOWN),
     ):
         assert targets(decide(blob_on("a"), a, unfit)) == []
-    assert targets(decide(blob_on("a"), a, stock("b"), barred=frozenset({"b"}))) == []
+    assert targets(decide(blob_on("a"), a, stock("b"), barred=frozenset({("b", 0)}))) == []
     assert targets(decide(blob_on("a"), a, stock("b"), eligible=frozenset({"a"}))) == []
     assert targets(decide(blob_on("a"), a, stock("b"))) == ["b"]
 
@@ -128,7 +132,8 @@ def test_a_copy_on_a_disk_that_is_not_there_does_not_count_and_its_node_may_get_
 def test_a_copy_on_a_failed_disk_is_read_last_and_made_again_elsewhere() -> None:
     a, b = stock("a", failed_disks=frozenset({DISK})), stock("b")
     decision = decide(blob_on("a", "b"), a, b, stock("c"))
-    assert decision.copies == (Copy(blob_on("a", "b"), 0, (NodeId("b"), NodeId("a")), NodeId("c")),)
+    blob = blob_on("a", "b")
+    assert decision.copies == (Copy(blob, 0, blob, (blob.holders[1], blob.holders[0]), NodeId("c")),)
     assert targets(decide(blob_on("a"), a, stock("c"), wanted=1)) == ["c"]
     assert not decide(blob_on("a"), a, wanted=1).is_unavailable
 
@@ -202,9 +207,10 @@ def test_whatever_the_cluster_nothing_is_lost_and_no_domain_is_doubled_that_need
     nodes: dict[NodeId, Stock], held: tuple[Holder, ...], wanted: int
 ) -> None:
     blob = Blob(BlobId("b" * 32), 0, 10, "hash", holders=held)
-    decision = decide_repair(blob, nodes, wanted=wanted, eligible=nodes.keys(), patience=PATIENCE)
+    form = Form(MIRROR, 1, wanted)
+    decision = decide_repair(blob, nodes, form=form, eligible=nodes.keys(), patience=PATIENCE)
     shuffled = {name: nodes[name] for name in reversed(nodes)}
-    assert decision == decide_repair(blob, shuffled, wanted=wanted, eligible=nodes.keys(), patience=PATIENCE)
+    assert decision == decide_repair(blob, shuffled, form=form, eligible=nodes.keys(), patience=PATIENCE)
 
     live = [
         h
@@ -234,7 +240,7 @@ def test_whatever_the_cluster_nothing_is_lost_and_no_domain_is_doubled_that_need
         assert all(not h.dropping and h.disk_id not in node.disks for h in mine)
     if goals:
         assert decision.copies[0].sources
-        assert set(decision.copies[0].sources) <= {h.node_id for h in decision.readable}
+        assert set(decision.copies[0].sources) <= set(decision.readable)
         free = {
             one.domain
             for name, one in nodes.items()

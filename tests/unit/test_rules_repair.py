@@ -88,7 +88,7 @@ def test_with_one_live_copy_left_the_wait_is_shorter() -> None:
 def test_the_least_redundant_blob_is_copied_first() -> None:
     async def run() -> None:
         harness = await started_with_mirrors(mirrors=3)
-        harness.controller.repairer._concurrency = 1
+        await harness.controller.repairer.change_settings(concurrency=1)
         two = await mirrored(harness, 10, [A, B])
         one = await mirrored(harness, 20, [A])
         await repair(harness)
@@ -163,7 +163,7 @@ def test_more_than_the_queue_holds_is_done_in_the_next_passes() -> None:
 def test_a_target_pulls_one_at_a_time_and_different_targets_at_once() -> None:
     async def run() -> None:
         harness = await started_with_mirrors()
-        harness.controller.repairer._concurrency = 8
+        await harness.controller.repairer.change_settings(concurrency=8)
         for step in range(20):
             await mirrored(harness, step, [A])
         pulling: list[NodeId] = []
@@ -189,7 +189,7 @@ def test_a_target_pulls_one_at_a_time_and_different_targets_at_once() -> None:
 def test_something_new_is_looked_at_before_a_long_queue_is_done() -> None:
     async def run() -> None:
         harness = await started_with_mirrors()
-        harness.controller.repairer._concurrency = 1
+        await harness.controller.repairer.change_settings(concurrency=1)
         for step in range(10):
             await mirrored(harness, step, [A])
 
@@ -294,9 +294,10 @@ def test_what_happened_is_told() -> None:
         harness = await started_with_mirrors()
 
         async def told() -> list[tuple[str, str]]:
-            """Oldest first, and not what failover tells of nodes."""
+            """Oldest first, and not what others tell of nodes and pools."""
             events, _ = await harness.controller.events.page(group_id="", node_id="", after="", limit=100)
-            return [(event.kind, event.text) for event in reversed(events) if not event.node_id]
+            told = [event for event in reversed(events) if not event.node_id and event.kind != "pool_created"]
+            return [(event.kind, event.text) for event in told]
 
         await mirrored(harness, 10, [A], level=Level.L1)
         await repair(harness, times=2)

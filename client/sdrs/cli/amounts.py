@@ -13,6 +13,9 @@ from sdrs_core.ids import check_step
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d+)([smhdw]?)\Z")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmgtp]?)(i?)b?(?:/s)?\Z", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_RATE_UNITS = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s")
 
 
 def format_bytes(count: float) -> str:
@@ -22,6 +25,16 @@ def format_bytes(count: float) -> str:
         if size < 1023.95 or unit == _BYTE_UNITS[-1]:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+def format_rate(bytes_per_second: float) -> str:
+    """As networks and disks are sold: ``210 MB/s``."""
+    rate = float(bytes_per_second)
+    for unit in _RATE_UNITS:
+        if rate < 999.5 or unit == _RATE_UNITS[-1]:
+            return f"{rate:.1f} {unit}" if rate < 10 and unit != "B/s" else f"{rate:.0f} {unit}"
+        rate /= 1000
     raise AssertionError("the last unit takes everything")
 
 
@@ -60,6 +73,15 @@ def duration(text: str) -> int:
     if match is None:
         raise click.BadParameter(f"{text!r} is not a duration: use 90s, 15m, 12h, 7d or 2w")
     return int(match[1]) * _SECONDS_OF_UNIT[match[2] or "s"]
+
+
+def size(text: str) -> int:
+    """Bytes from ``500GiB``, ``200MB`` or a plain number; KiB, MiB ... count in 1024s, kB, MB ... in 1000s."""
+    match = _SIZE.match(text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is not an amount of bytes: use 500GiB, 200MB or 0")
+    unit = 1024 if match[3] else 1000
+    return int(float(match[1]) * unit ** _POWERS[match[2].lower()])
 
 
 def step_number(text: str) -> int:

@@ -73,10 +73,11 @@ def show(settings: Settings, job: str, step_given: int | None, step_named: int |
         "job": save.job,
         "step": str(save.step),
         "state": _state(save),
-        "level": str(save.level),
+        "level": f"{save.level}, degraded: some redundancy is still being made" if save.degraded else str(save.level),
         "size": f"{format_bytes(save.size_bytes)} ({save.size_bytes} bytes)",
         "kind": save.kind.value,
         "pool": save.pool,
+        "mirrored": f"whole, in pool {save.mirror_pool}" if save.mirror_pool else "no",
         "attempt": str(save.attempt),
         "ranks": str(save.world_size),
         "nodes": ", ".join(shard_nodes(shards)),
@@ -190,7 +191,9 @@ def _state(save: Save) -> str:
 
 def _notes(save: Save) -> str:
     summary = save.damage.partition(": ")[0]  # `show` and `status` have all of it
-    return "; ".join(filter(None, ["held" if save.held else "", summary, save.note]))
+    mirrored = f"mirrored to {save.mirror_pool}" if save.mirror_pool else ""
+    words = ["held" if save.held else "", "degraded" if save.degraded else "", mirrored, summary, save.note]
+    return "; ".join(filter(None, words))
 
 
 def _shard_listing(shards: Sequence[Shard]) -> Listing:

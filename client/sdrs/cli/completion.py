@@ -31,7 +31,7 @@ Offer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 def completion(context: click.Context, shell: str) -> None:
     """Print the completion script of a shell.
 
-    It completes verbs, options, and the names of jobs, steps, pools, groups and nodes.
+    It completes verbs, options, and the names of jobs, steps, pools, groups, nodes and disks.
     """
     script = get_completion_class(shell)
     if script is None:
@@ -71,6 +71,11 @@ def _nodes(settings: Settings, context: click.Context) -> Iterable[str]:
         return [node.id for node in cluster.nodes()]
 
 
+def _disks(settings: Settings, context: click.Context) -> Iterable[str]:
+    with open_cluster(settings) as cluster:
+        return [found.disk.id for found in cluster.disks()]
+
+
 def _groups(settings: Settings, context: click.Context) -> Iterable[str]:
     with open_cluster(settings) as cluster:
         return [group.id for group in cluster.groups()]
@@ -81,3 +86,12 @@ complete_step = _offer(_steps)
 complete_pool = _offer(_pools)
 complete_node = _offer(_nodes)
 complete_group = _offer(_groups)
+complete_disk = _offer(_disks)
+
+
+def complete_nodes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The next of several, separated by commas."""
+    before, comma, last = incomplete.rpartition(",")
+    named = before.split(",")
+    found = [item.value for item in complete_node(context, parameter, last) if item.value not in named]
+    return [CompletionItem(f"{before}{comma}{name}") for name in found]

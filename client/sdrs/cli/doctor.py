@@ -36,8 +36,8 @@ _CLOCK_TOLERANCE_SECONDS = 10.0
 def doctor(settings: Settings, context: click.Context, directory: Path | None) -> None:
     """Check this machine, and say what to do about what is wrong.
 
-    Looks at Python, packages, the controller's port, disk space, fsync speed, the clock, limits, shared memory, GPUs,
-    etcd and the cluster. Exits with 1 if anything fails; warnings alone do not count.
+    Looks at Python, packages, erasure coding, the controller's port, disk space, fsync speed, the clock, limits, shared
+    memory, GPUs, etcd and the cluster. Exits with 1 if anything fails; warnings alone do not count.
     """
     folder = directory or default_dir()
     checks = _run_checks(settings, folder)
@@ -58,6 +58,7 @@ def _run_checks(settings: Settings, folder: Path) -> list[Check]:
     checks = [
         machine_checks.check_python(),
         *machine_checks.check_packages(),
+        machine_checks.check_erasure_kernel(),
         _check_port(folder),
         machine_checks.check_disk_space(folder),
         machine_checks.check_file_system(folder, Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")),

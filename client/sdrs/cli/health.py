@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from sdrs.address import listens, parse_url
-from sdrs.cli.amounts import format_time
+from sdrs.cli.amounts import format_bytes, format_time
 from sdrs.cli.records import (
     Record,
     checkpoint_record,
@@ -18,12 +19,22 @@ from sdrs.cli.records import (
 )
 from sdrs_core.checkpoints import Save
 from sdrs_core.cluster import DiskState, Group, Node, NodeState
+from sdrs_core.pools import quota_warning
 
 if TYPE_CHECKING:
     from sdrs import Cluster, ClusterInfo, Event, PoolInfo
+    from sdrs.scrubs import ScrubState
+    from sdrs.upkeep import NodeStatus
 
 # Enough to see a failover as it happens: the loss, the promotion, the repair.
 EVENTS_SHOWN = 5
+
+
+class State(StrEnum):
+    HEALTHY = "healthy"
+    # Redundancy is lost, and being rebuilt; all else works.
+    REPAIRING = "repairing"
+    DEGRADED = "degraded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,8 @@ class Health:
     silent_controllers: list[str] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    draining: list[NodeStatus] = field(default_factory=list)
+    scrub: ScrubState | None = None
 
     @property
     def troubled_groups(self) -> list[Group]:
@@ -65,17 +78,20 @@ def collect(cluster: Cluster, url: str) -> Health:
         # Histories are long and damage is rare: they are read only when the controller knows of some.
         if info.damaged_count:
             damaged += [save for save in checkpoints.list(all_states=True) if save.damage and save.state.is_readable]
+    nodes = cluster.nodes()
     jobs.sort(key=lambda job: job.newest.committed_unix_ms if job.newest is not None else 0, reverse=True)
     return Health(
         url,
         info,
-        cluster.nodes(),
+        nodes,
         cluster.pools(),
         jobs,
         damaged,
         silent_controllers=[address for address in parse_url(url) if not listens(address)],
         groups=cluster.groups(),
         events=cluster.history(limit=EVENTS_SHOWN),
+        draining=[cluster.node_status(node.id) for node in nodes if node.draining],
+        scrub=cluster.scrub_status(),
     )
 
 
@@ -83,13 +99,39 @@ def warnings(health: Health) -> list[str]:
     """What an operator should know, in sentences: mostly the controller's own."""
     why = health.info.paused_because
     pause = [f"automatic failover is paused ({why}): `sdrs resume` when that is over"] if why else []
-    return [*pause, *_troubles(health)]
+    return [*pause, *_leaving(health), *_quotas(health, full=False), *_troubles(health)]
+
+
+def _leaving(health: Health) -> list[str]:
+    """What an operator takes out of use works, and is no trouble."""
+    nodes = [
+        f"node {status.node.id} is being drained: {status.held_count} fragments, {format_bytes(status.held_bytes)} left"
+        if status.held_count
+        else f"node {status.node.id} is drained: `sdrs node remove {status.node.id}` takes it off"
+        for status in health.draining
+    ]
+    disks = [
+        f"disk {disk.id[:12]} of node {node.id} is being drained: `sdrs disk list` tells how far it is"
+        for node in health.nodes
+        for disk in node.disks
+        if disk.state is DiskState.DRAINING
+    ]
+    return [*nodes, *disks]
+
+
+def _quotas(health: Health, *, full: bool) -> list[str]:
+    found = [
+        quota_warning(info.pool, info.used_bytes)
+        for info in health.pools
+        if (info.used_bytes >= info.pool.quota_bytes) is full
+    ]
+    return [warning for warning in found if warning]
 
 
 def _troubles(health: Health) -> list[str]:
     joined = [] if health.nodes else ["no node has joined: nothing can be saved"]
     silent = [f"the controller at {address} does not answer: start it again" for address in health.silent_controllers]
-    return [*joined, *silent, *health.info.warnings]
+    return [*joined, *silent, *_quotas(health, full=True), *health.info.warnings]
 
 
 def is_degraded(health: Health) -> bool:
@@ -106,12 +148,22 @@ def is_degraded(health: Health) -> bool:
     )
 
 
+def state_of(health: Health) -> State:
+    """Degraded is what somebody has to look at; repairing is what mends itself."""
+    if not is_degraded(health):
+        return State.HEALTHY
+    info = health.info
+    is_mending = info.degraded_blob_count > 0 and info.repair.rebuilding_blobs > 0
+    is_worse = info.unavailable_count or health.damaged or health.troubled_groups or info.frozen_because
+    return State.REPAIRING if is_mending and not is_worse else State.DEGRADED
+
+
 def health_record(health: Health) -> Record:
     return {
         "cluster_id": health.info.id,
         "url": health.url,
         "version": health.info.version,
-        "state": "degraded" if is_degraded(health) else "healthy",
+        "state": state_of(health).value,
         "controller_pid": health.info.controller_pid,
         "term": health.info.term,
         "nodes": [node_record(node) for node in health.nodes],
@@ -128,7 +180,19 @@ def health_record(health: Health) -> Record:
         "store": health.info.store,
         "events": [event_record(event) for event in health.events],
         "damaged": [checkpoint_record(save) for save in health.damaged],
+        "draining": [
+            {"id": s.node.id, "held_count": s.held_count, "held_bytes": s.held_bytes} for s in health.draining
+        ],
+        "scrub": _scrub_record(health.scrub) if health.scrub is not None else None,
         "warnings": warnings(health),
+    }
+
+
+def _scrub_record(scrub: ScrubState) -> Record:
+    return {
+        "under_way": scrub.scrub is not None and scrub.scrub.is_under_way,
+        "shallow_done": format_time(scrub.shallow_done_unix_ms),
+        "deep_done": format_time(scrub.deep_done_unix_ms),
     }
 
 
@@ -139,6 +203,7 @@ def _job_record(job: JobHealth) -> Record:
         "attempt": job.attempt,
         "newest_step": newest.step if newest is not None else None,
         "newest_level": str(newest.level) if newest is not None else None,
+        "newest_degraded": newest.degraded if newest is not None else None,
         "newest_size_bytes": newest.size_bytes if newest is not None else None,
         "newest_committed": format_time(newest.committed_unix_ms) if newest is not None else None,
     }

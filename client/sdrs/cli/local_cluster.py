@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,6 +37,7 @@ from sdrs.cli.local_start import (
 )
 from sdrs.cli.pointer import Pointer, remove_pointer, write_pointer
 from sdrs_core.cluster import DEFAULT_POOL, Pool
+from sdrs_core.codes import Code
 from sdrs_core.errors import AlreadyExistsError, RefusedError, SdrsError
 from sdrs_core.levels import Level
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DRAIN_SECONDS = 15.0
+# Of the pool `default`, where there is a node for each fragment.
+DEFAULT_CODE = Code(4, 2)
 # Below those that the system gives to outgoing connections: etcd cannot move to another port after a restart.
 _ETCD_PORTS = range(20_000, 32_000)
 
@@ -151,8 +154,10 @@ def _default_pool(cluster: Cluster, node_count: int) -> Pool | None:
     """Made here at the highest level that the nodes allow, if there are no pools at all; never changed later."""
     pools = cluster.pools()
     if not pools:
-        level = Level.L2 if node_count >= 2 else Level.L1
-        pools = [cluster.create_pool(DEFAULT_POOL, level)]
+        if node_count >= DEFAULT_CODE.total:
+            pools = [cluster.create_pool(DEFAULT_POOL, Level.L3, ec=str(DEFAULT_CODE))]
+        else:
+            pools = [cluster.create_pool(DEFAULT_POOL, Level.L2 if node_count >= 2 else Level.L1)]
     return next((info.pool for info in pools if info.pool.name == DEFAULT_POOL), None)
 
 
@@ -178,7 +183,7 @@ def decide_layout(known: Layout | None, wish: Wish, *, is_running: bool, is_free
                 "`sdrs up --etcd --import FILE`; or make a new cluster with another --dir"
             )
         etcd = _etcd_ports(is_free, port)
-    return Layout(port, known.disk_counts, etcd).grown(wish.node_count or 0, wish.disks_per_node)
+    return replace(known, port=port, etcd=etcd).grown(wish.node_count or 0, wish.disks_per_node)
 
 
 def _etcd_ports(is_free: Callable[[int], bool], taken: int) -> EtcdPorts:

@@ -65,21 +65,32 @@ def _controller(directory: Path, name: str, address: str, store: Sections) -> Da
 
 
 def node_daemons(directory: Path, layout: Layout) -> list[Daemon]:
+    domains = dict(layout.domains)
     return [
-        _node(directory, f"node-{number}", layout.controller_addresses, disk_count)
-        for number, disk_count in enumerate(layout.disk_counts, start=1)
+        _node(
+            directory,
+            node_name(number),
+            layout.controller_addresses,
+            layout.disk_counts[number - 1],
+            domains.get(number, node_name(number)),
+        )
+        for number in layout.node_numbers
     ]
 
 
-def _node(directory: Path, name: str, controllers: list[str], disk_count: int) -> Daemon:
+def node_name(number: int) -> str:
+    return f"node-{number}"
+
+
+def _node(directory: Path, name: str, controllers: list[str], disk_count: int, domain: str) -> Daemon:
     disks = [str(directory / name / f"disk-{number}") for number in range(1, disk_count + 1)]
     node: dict[str, object] = {
         "id": name,
         "listen": f"{HOST}:0",
         "data_listen": f"{HOST}:0",
         "controllers": controllers,
-        # Each node counts as a failure domain, so that placement behaves here as it will on many machines.
-        "domain": name,
+        # Mostly each node counts as a failure domain, so that placement behaves here as it will on many machines.
+        "domain": domain,
         "disks": disks,
     }
     return _daemon(directory, name, {"": {"roles": ["node"]}, "node": node})
@@ -128,7 +139,8 @@ def _etcd(directory: Path, name: str, client_url: str, peer_url: str, cluster: s
 def purge_daemons(directory: Path, layout: Layout) -> None:
     """Delete their data, configurations and logs; also of the store that the cluster was moved from, or half to."""
     purge_etcd_parts(directory)
-    _purge([*node_daemons(directory, layout), *controller_daemons(directory, replace(layout, etcd=None))])
+    every = replace(layout, etcd=None, removed=())
+    _purge([*node_daemons(directory, every), *controller_daemons(directory, every)])
     shutil.rmtree(directory / "logs", ignore_errors=True)
 
 

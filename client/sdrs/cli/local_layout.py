@@ -2,7 +2,7 @@
 
 ::
 
-    DIR/cluster.json        the marker: ports, nodes, disks of each
+    DIR/cluster.json        the marker: ports, nodes, disks of each, which of them were removed
     DIR/controller.toml     one configuration per daemon, written anew by each `sdrs up`
     DIR/node-1.toml
     DIR/controller/         one data folder per daemon, with its run.json while it runs
@@ -57,11 +57,16 @@ class EtcdPorts:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the marker records. ``disk_counts`` has one entry per node, in order."""
+    """What the marker records. ``disk_counts`` has one entry per node there ever was, in order: names are not given
+    twice.
+    """
 
     port: int
     disk_counts: tuple[int, ...]
     etcd: EtcdPorts | None = None
+    # By number: nodes that belong to the cluster no more, and those that count as part of a larger failure domain.
+    removed: tuple[int, ...] = ()
+    domains: tuple[tuple[int, str], ...] = ()
 
     @property
     def controller_addresses(self) -> list[str]:
@@ -72,10 +77,22 @@ class Layout:
     def url(self) -> str:
         return f"sdrs://{','.join(self.controller_addresses)}"
 
+    @property
+    def node_numbers(self) -> list[int]:
+        return [number for number in range(1, len(self.disk_counts) + 1) if number not in self.removed]
+
     def grown(self, node_count: int, disks_per_node: int) -> Layout:
         """With nodes added up to ``node_count``; those that exist keep their disks, and none is ever taken away."""
-        missing = max(0, node_count - len(self.disk_counts))
-        return replace(self, disk_counts=self.disk_counts + (disks_per_node,) * missing)
+        return self.with_more(max(0, node_count - len(self.node_numbers)), disks_per_node)
+
+    def with_more(self, count: int, disks_per_node: int, domain: str = "") -> Layout:
+        """``domain``: of the new ones; without it each is one of its own."""
+        first = len(self.disk_counts) + 1
+        placed = tuple((number, domain) for number in range(first, first + count)) if domain else ()
+        return replace(self, disk_counts=self.disk_counts + (disks_per_node,) * count, domains=(*self.domains, *placed))
+
+    def without(self, number: int) -> Layout:
+        return replace(self, removed=tuple(sorted({*self.removed, number})))
 
 
 def is_ours(directory: Path) -> bool:
@@ -97,6 +114,8 @@ def read_layout(directory: Path) -> Layout | None:
             EtcdPorts(int(etcd["standby"]), _whole_numbers(etcd["clients"]), _whole_numbers(etcd["peers"]))
             if etcd is not None
             else None,
+            removed=_whole_numbers(marker.get("removed", [])),
+            domains=tuple((int(number), str(domain)) for number, domain in marker.get("domains", [])),
         )
     except FileNotFoundError:
         pass
@@ -128,6 +147,10 @@ def write_layout(directory: Path, layout: Layout) -> None:
     marker: dict[str, object] = {"format": _FORMAT, "port": layout.port, "disk_counts": layout.disk_counts}
     if layout.etcd is not None:
         marker |= {"format": _FORMAT_WITH_ETCD, "etcd": asdict(layout.etcd)}
+    if layout.removed:
+        marker["removed"] = layout.removed
+    if layout.domains:
+        marker["domains"] = layout.domains
     replace_file(directory / _MARKER, json.dumps(marker) + "\n")
     (directory / "logs").mkdir(exist_ok=True)
 

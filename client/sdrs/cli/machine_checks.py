@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from sdrs.cli.amounts import format_bytes
+from sdrs_core.errors import SdrsError
 
 MIN_PYTHON = (3, 11)
 OPEN_FILES_WANTED = 4096
@@ -91,6 +92,25 @@ def _check_extra(extra: str, packages: list[tuple[str, str]]) -> Check:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def check_erasure_kernel() -> Check:
+    from sdrs_core import erasure  # loads what it finds, and not every verb is the doctor
+
+    name = "erasure coding"
+    try:
+        kernel = erasure.kernel()
+    except ImportError as error:
+        return Check(name, Verdict.FAIL, str(error), "pip install sdrs")
+    except SdrsError as error:
+        return Check(name, Verdict.FAIL, error.message)
+    if not kernel.startswith("zfec"):
+        return Check(name, Verdict.OK, kernel)
+    if os.environ.get(erasure.KERNEL_VARIABLE):
+        advice = f"it is much slower than ISA-L: unset {erasure.KERNEL_VARIABLE}"
+    else:
+        advice = "it is much slower than ISA-L: pip install pyeclib, which brings it, or install libisal2 (isa-l)"
+    return Check(name, Verdict.WARN, kernel, advice)
 
 
 def existing_parent(directory: Path) -> Path:

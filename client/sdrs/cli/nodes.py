@@ -1,4 +1,4 @@
-"""``sdrs node``: the machines and their disks."""
+"""``sdrs node``: the machines and their disks. The verbs that take one in or out are in ``node_moves``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ from sdrs.cli.amounts import format_age, format_bytes
 from sdrs.cli.completion import complete_node
 from sdrs.cli.connection import open_cluster
 from sdrs.cli.groups import group_listing
+from sdrs.cli.node_moves import add, drain, ok_to_stop, remove, safe_to_destroy
 from sdrs.cli.output import Column, Listing, emit_facts, emit_json, emit_listing, emit_note
 from sdrs.cli.records import group_record, node_record
 from sdrs.cli.settings import Settings, VerbGroup, pass_settings
 from sdrs_core.cluster import Disk, Node
 
 
-@click.group(cls=VerbGroup, examples="sdrs node list\nsdrs node show node-1\nsdrs node cordon node-1")
+@click.group(
+    cls=VerbGroup,
+    examples="""
+    sdrs node list
+    sdrs node show node-1
+    sdrs node ok-to-stop node-1
+    sdrs node drain node-1 && sdrs node remove node-1
+    """,
+)
 def node() -> None:
-    """See the nodes: where they are, whether they are up, how full; keep one out of new saves."""
+    """See the nodes: where they are, whether they are up, how full; take them out of use, and in."""
 
 
 @node.command(
@@ -39,11 +48,13 @@ def list_nodes(settings: Settings) -> None:
 @click.argument("node_id", metavar="NODE", shell_complete=complete_node)
 @pass_settings
 def show_node(settings: Settings, node_id: str) -> None:
-    """Show one node with its disks."""
+    """Show one node with its disks, and how much is on record there."""
     with open_cluster(settings) as cluster:
-        found, groups = cluster.node(node_id)
+        status = cluster.node_status(node_id)
+    found, groups = status.node, list(status.groups)
     if settings.is_json:
-        emit_json(node_record(found) | {"groups": [group_record(group) for group in groups]})
+        held = {"held_count": status.held_count, "held_bytes": status.held_bytes}
+        emit_json(node_record(found) | held | {"groups": [group_record(group) for group in groups]})
         return
     now_unix_ms = int(time.time() * 1000)
     emit_facts(
@@ -52,6 +63,8 @@ def show_node(settings: Settings, node_id: str) -> None:
             "node": found.id,
             "state": found.state.value,
             "cordoned": "yes: it takes no part in new saves" if found.cordoned else "no",
+            "draining": "yes: what it holds moves to other nodes" if found.draining else "no",
+            "holds": f"{status.held_count} fragments, {format_bytes(status.held_bytes)}",
             "flapping": "yes: it went away too often of late, and is used last" if found.flapping else "no",
             "address": found.endpoints.grpc,
             "data address": found.endpoints.data,
@@ -89,6 +102,10 @@ def uncordon(settings: Settings, node_id: str) -> None:
     """Let a node take part in new saves again."""
     with open_cluster(settings) as cluster:
         _emit_changed(settings, cluster.uncordon(node_id), "takes part in new saves again")
+
+
+for verb in (add, drain, remove, ok_to_stop, safe_to_destroy):
+    node.add_command(verb)
 
 
 def _emit_changed(settings: Settings, node: Node, what: str) -> None:
@@ -132,7 +149,7 @@ def node_listing(nodes: list[Node]) -> Listing:
 
 
 def _notes(node: Node) -> tuple[tuple[str, bool], ...]:
-    return ("cordoned", node.cordoned), ("flapping", node.flapping)
+    return ("cordoned", node.cordoned), ("draining", node.draining), ("flapping", node.flapping)
 
 
 def fill(used_bytes: int, capacity_bytes: int) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ _STYLES = {
     "full": "bold red",
     "damaged": "bold red",
     "near_full": "yellow",
+    "draining": "yellow",
+    "repairing": "yellow",
     "degraded": "yellow",
     "warn": "yellow",
     "pending": "cyan",
@@ -91,6 +94,16 @@ def emit_warning(settings: Settings, text: str) -> None:
         return
     color = None if settings.color else False
     click.echo(click.style("sdrs: warning:", fg="yellow", bold=True) + f" {text}", err=True, color=color)
+
+
+@contextmanager
+def spinner(settings: Settings) -> Iterator[Callable[[str], None]]:
+    """Yields the function to call with what is waited for now."""
+    if not settings.shows_progress:
+        yield lambda text: None
+        return
+    with make_console(settings, stderr=True).status("") as status:
+        yield lambda text: status.update(text)
 
 
 def plain_listing(listing: Listing) -> list[str]:

@@ -1,29 +1,31 @@
-"""``sdrs pool``: named policies, and what they keep."""
+"""``sdrs pool``: named policies, what they keep, and which nodes they use."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sdrs.cli.amounts import duration, format_bytes, format_duration
-from sdrs.cli.completion import complete_pool
+from sdrs.cli.amounts import duration, size
+from sdrs.cli.completion import complete_node, complete_nodes, complete_pool
 from sdrs.cli.confirm import confirm
 from sdrs.cli.connection import open_cluster
 from sdrs.cli.groups import group_listing
-from sdrs.cli.output import Column, Listing, emit_facts, emit_json, emit_listing, emit_note
+from sdrs.cli.output import emit_facts, emit_json, emit_listing, emit_note, emit_warning
+from sdrs.cli.pool_words import keeps, lowering, pool_facts, pool_listing, shared_nodes, stores
 from sdrs.cli.records import group_record, pool_record
 from sdrs.cli.settings import F, Settings, VerbGroup, pass_settings, yes_option
-from sdrs_core.cluster import Pool, ReadPolicy, Retention
+from sdrs_core.cluster import ReadPolicy
 from sdrs_core.levels import Level
 
 if TYPE_CHECKING:
-    from sdrs import PoolInfo
+    from sdrs import Cluster, PoolInfo
 
     _Choice = click.Choice[str]
 else:
     _Choice = click.Choice  # generic since click 8.2 only
+
+_NODES_NAMED = 8
 
 
 class _LevelChoice(_Choice):
@@ -38,19 +40,27 @@ _READ_POLICIES = click.Choice([policy.value.replace("_", "-") for policy in Read
 _COUNT = click.IntRange(min=0)
 
 
-@click.group(cls=VerbGroup, examples="sdrs pool create fast --level L2 --mirrors 2\nsdrs pool list")
+@click.group(
+    cls=VerbGroup,
+    examples="""
+    sdrs pool create fast --level L2 --mirrors 2
+    sdrs pool create prod --level L3 --ec 4+2
+    sdrs pool list
+    """,
+)
 def pool() -> None:
-    """Create and change pools: level, redundancy, retention."""
+    """Create and change pools: level, redundancy, retention, quota, nodes."""
 
 
 def _policy_options(function: F) -> F:
     """Those that `create` and `set` share."""
     for option in (
+        click.option("--quota", type=size, metavar="SIZE", help="Of its checkpoints, as 500GiB; 0 turns it off."),
         click.option("--read-policy", type=_READ_POLICIES, help="Which holder of a blob is read first."),
         click.option(
             "--allow-degraded/--no-allow-degraded",
             default=None,
-            help="Go on saving with fewer copies when too few nodes are left (L2).",
+            help="Go on saving with fewer copies when too few nodes are left (L2, L3).",
         ),
         click.option(
             "--max-age", type=duration, metavar="AGE", help="Delete older ones, as 12h or 7d; 0 turns it off."
@@ -59,55 +69,68 @@ def _policy_options(function: F) -> F:
             "--keep-every", type=_COUNT, metavar="STEPS", help="Keep steps divisible by this; 0 turns it off."
         ),
         click.option("--keep-last", type=_COUNT, metavar="N", help="Keep the newest N of each job; 0 turns it off."),
+        click.option(
+            "--mirror-ratio",
+            type=click.FloatRange(0, 1),
+            metavar="R",
+            help="Mirror the newest up to this proportion of its bytes, as 0.25 (L3); 0 turns it off.",
+        ),
+        click.option(
+            "--mirror-pool",
+            metavar="POOL",
+            shell_complete=complete_pool,
+            help="Mirror the newest checkpoints whole in this other pool (L3).",
+        ),
+        click.option("--ec", metavar="K+M", help="Erasure code (L3), as 4+2: any K of K+M fragments are enough."),
         click.option("--mirrors", type=click.IntRange(min=1), metavar="N", help="Whole copies (L2; 2)."),
     ):
         function = option(function)
     return function
 
 
+def _sdk_names(options: dict[str, Any]) -> dict[str, Any]:
+    """The options above, as the SDK calls them."""
+    renamed = {"keep_every": "keep_every_steps", "max_age": "max_age_seconds", "quota": "quota_bytes"}
+    return {renamed.get(name, name): value for name, value in options.items()}
+
+
 @pool.command(
     "create",
     examples="""
     sdrs pool create fast --level L2 --mirrors 2
+    sdrs pool create prod --level L3 --ec 4+2 --quota 500GiB
+    sdrs pool create prod --level L3 --ec 4+2 --mirror-pool second --mirror-ratio 0.25
+    sdrs pool create second --level L2 --nodes node-7,node-8
     sdrs pool create busy --level L2 --allow-degraded --read-policy least-response-time
     sdrs pool create nightly --level L1 --keep-last 5 --keep-every 10000 --max-age 30d
     """,
 )
 @click.argument("name")
 @click.option("--level", type=_LEVELS, required=True, help="What failure the data survives.")
-@click.option("--ec", metavar="K+M", help="Erasure code (L3), as 4+2.")
 @_policy_options
+@click.option("--nodes", metavar="N,N,...", shell_complete=complete_nodes, help="Whose disks it uses (all nodes').")
 @pass_settings
-def create(
-    settings: Settings,
-    name: str,
-    level: str,
-    ec: str | None,
-    mirrors: int | None,
-    keep_last: int | None,
-    keep_every: int | None,
-    max_age: int | None,
-    allow_degraded: bool | None,
-    read_policy: str | None,
-) -> None:
+def create(settings: Settings, /, name: str, level: str, nodes: str | None, **options: Any) -> None:
     """Create a pool.
 
-    Whatever the policy says, the newest good checkpoint of a job and those on hold are never deleted. The controller
-    applies it every half minute (its collect_interval_seconds), not at once.
+    L1 keeps one copy, L2 whole copies on different nodes, L3 fragments of an erasure code, each in a failure domain of
+    its own. Whatever the policy says, the newest good checkpoint of a job and those on hold are never deleted. The
+    controller applies retention every half minute (its collect_interval_seconds), not at once.
     """
+    given = _sdk_names(options)
     with open_cluster(settings) as cluster:
         made = cluster.create_pool(
             name,
             level,
-            mirrors=mirrors,
-            ec=ec,
-            keep_last=keep_last,
-            keep_every_steps=keep_every,
-            max_age_seconds=max_age,
-            allow_degraded=bool(allow_degraded),
-            read_policy=read_policy or ReadPolicy.ROUND_ROBIN,
+            nodes=[one.strip() for one in nodes.split(",") if one.strip()] if nodes else (),
+            **given
+            | {
+                "allow_degraded": bool(given["allow_degraded"]),
+                "read_policy": given["read_policy"] or ReadPolicy.ROUND_ROBIN,
+            },
         )
-    _emit_changed(settings, made, "is created")
+        _emit_changed(settings, made, "is created")
+        _tell_shared(settings, cluster, made)
 
 
 @pool.command("list", examples="sdrs pool list\nsdrs pool list -o json")
@@ -132,17 +155,7 @@ def show(settings: Settings, name: str) -> None:
     if settings.is_json:
         emit_json(pool_record(found) | {"groups": [group_record(group) for group in found.groups]})
         return
-    facts = {
-        "pool": found.pool.name,
-        "level": str(found.pool.level),
-        "stores": _stores(found.pool),
-        "when nodes are short": _when_short(found.pool),
-        "reads": f"{found.pool.read_policy.value.replace('_', '-')} over the holders",
-        "keeps": _keeps(found.pool.retention),
-        "checkpoints": str(found.checkpoint_count),
-        "used": format_bytes(found.used_bytes),
-    }
-    emit_facts(settings, facts)
+    emit_facts(settings, pool_facts(found))
     emit_note(settings, "")
     emit_listing(settings, group_listing(found.groups))
 
@@ -152,46 +165,73 @@ def show(settings: Settings, name: str) -> None:
     examples="""
     sdrs pool set nightly --keep-last 10
     sdrs pool set nightly --max-age 0          no limit of age any more
-    sdrs pool set default --level L2 --mirrors 2
+    sdrs pool set default --level L3 --ec 4+2  online: what is stored is converted in the background
+    sdrs pool set prod --mirror-ratio 0        no mirror in another pool any more
+    sdrs pool set prod --level L2 --yes        lower, without being asked
     sdrs pool set fast --read-policy weighted-response-time
     """,
 )
 @click.argument("name", shell_complete=complete_pool)
-@click.option("--level", type=_LEVELS, help="What failure the data survives.")
+@click.option("--level", type=_LEVELS, help="What failure the data survives. To lower it asks.")
 @_policy_options
+@yes_option
 @pass_settings
-def set_policy(
-    settings: Settings,
-    name: str,
-    level: str | None,
-    mirrors: int | None,
-    keep_last: int | None,
-    keep_every: int | None,
-    max_age: int | None,
-    allow_degraded: bool | None,
-    read_policy: str | None,
-) -> None:
+def set_policy(settings: Settings, /, name: str, level: str | None, yes: bool, **options: Any) -> None:
     """Change a pool's policy; what is not named stays as it is.
 
-    The controller applies it every half minute (its collect_interval_seconds), not at once.
+    New saves follow a change of level or redundancy at once. What is stored already is converted in the background and
+    readable all the while; `sdrs repair status` tells how far that is. Retention is applied every half minute.
     """
-    if all(v is None for v in (level, mirrors, keep_last, keep_every, max_age, allow_degraded, read_policy)):
-        raise click.UsageError(
-            "nothing to change: name at least one of --level, --mirrors, --keep-last, --keep-every, --max-age, "
-            "--allow-degraded, --read-policy"
-        )
+    if level is None and all(value is None for value in options.values()):
+        names = ", ".join(f"--{option.replace('_', '-')}" for option in ("level", *options))
+        raise click.UsageError(f"nothing to change: name at least one of {names}")
     with open_cluster(settings) as cluster:
-        changed = cluster.update_pool(
-            name,
-            level=level,
-            mirrors=mirrors,
-            keep_last=keep_last,
-            keep_every_steps=keep_every,
-            max_age_seconds=max_age,
-            allow_degraded=allow_degraded,
-            read_policy=read_policy,
-        )
-    _emit_changed(settings, changed, "is changed")
+        before = cluster.pool(name).pool if level is not None else None
+        if before is not None and level is not None and Level[level] < before.level:
+            confirm(lowering(before, Level[level]), yes=yes)
+        changed = cluster.update_pool(name, level=level, **_sdk_names(options))
+        _emit_changed(settings, changed, "is changed")
+        if options["mirror_pool"]:
+            _tell_shared(settings, cluster, changed)
+
+
+@pool.command("expand", examples="sdrs pool expand prod node-7 node-8\nsdrs node add && sdrs pool expand prod node-7")
+@click.argument("name", shell_complete=complete_pool)
+@click.argument("nodes", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node)
+@pass_settings
+def expand(settings: Settings, name: str, nodes: tuple[str, ...]) -> None:
+    """Let a pool use more nodes.
+
+    A pool that was made without --nodes uses all of them anyway. Data moves onto the new ones in the background.
+    """
+    with open_cluster(settings) as cluster:
+        changed = cluster.expand_pool(name, nodes)
+    if settings.is_json:
+        emit_json(pool_record(changed))
+    elif changed.pool.node_ids:
+        emit_note(settings, f'pool "{name}" uses {_named(changed.pool.node_ids)}')
+    else:
+        emit_note(settings, f'pool "{name}" uses all nodes already')
+
+
+@pool.command("shrink", examples="sdrs pool shrink prod node-7")
+@click.argument("name", shell_complete=complete_pool)
+@click.argument("nodes", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node)
+@pass_settings
+def shrink(settings: Settings, name: str, nodes: tuple[str, ...]) -> None:
+    """Let a pool do without some of its nodes, online.
+
+    Its groups leave them at once, and what they hold of this pool moves to the others in the background; other pools
+    are not touched. Refused (exit 4) if too few failure domains would be left. Nodes that join the cluster later are in
+    this pool only by `sdrs pool expand`.
+    """
+    with open_cluster(settings) as cluster:
+        changed = cluster.shrink_pool(name, nodes)
+    if settings.is_json:
+        emit_json(pool_record(changed))
+    else:
+        told = "what the others hold of it moves, see `sdrs repair status`"
+        emit_note(settings, f'pool "{name}" uses {_named(changed.pool.node_ids)}; {told}')
 
 
 @pool.command("delete", examples="sdrs pool delete old\nsdrs pool delete old --yes")
@@ -199,7 +239,7 @@ def set_policy(
 @yes_option
 @pass_settings
 def delete(settings: Settings, name: str, yes: bool) -> None:
-    """Delete a pool. One that still holds checkpoints is refused."""
+    """Delete a pool. One that holds checkpoints, or mirrors those of another pool, is refused."""
     with open_cluster(settings) as cluster:
         found = cluster.pool(name)
         confirm(f'This deletes the pool "{name}" and its policy.', yes=yes, retype=name)
@@ -215,53 +255,18 @@ def _emit_changed(settings: Settings, info: PoolInfo, what: str) -> None:
         emit_json(pool_record(info))
     else:
         pool = info.pool
-        policy = f"{pool.level}, {_stores(pool)}, keeps {_keeps(pool.retention)}"
+        policy = f"{pool.level}, {stores(pool)}, keeps {keeps(pool.retention)}"
         emit_note(settings, f'pool "{pool.name}" {what}: {policy}')
 
 
-def pool_listing(pools: Sequence[PoolInfo]) -> Listing:
-    columns = [
-        Column("POOL"),
-        Column("LEVEL"),
-        Column("STORES"),
-        Column("CHECKPOINTS", is_number=True),
-        Column("USED", is_number=True),
-        Column("KEEPS", folds=True),
-    ]
-    rows = [
-        (
-            info.pool.name,
-            str(info.pool.level),
-            _stores(info.pool),
-            str(info.checkpoint_count),
-            format_bytes(info.used_bytes),
-            _keeps(info.pool.retention),
-        )
-        for info in pools
-    ]
-    return Listing(columns, rows, "there are no pools: make one with `sdrs pool create`")
+def _tell_shared(settings: Settings, cluster: Cluster, info: PoolInfo) -> None:
+    if info.pool.mirror_pool:
+        shared = shared_nodes(info.pool, cluster.pool(info.pool.mirror_pool).pool, cluster.nodes())
+        if shared:
+            text = f'pools "{info.pool.name}" and "{info.pool.mirror_pool}" share {_named(shared)}'
+            emit_warning(settings, f"{text}: the loss of these hits both. Give each nodes of its own with --nodes")
 
 
-def _stores(pool: Pool) -> str:
-    if pool.parity_fragments:
-        return f"{pool.data_fragments}+{pool.parity_fragments} erasure code"
-    return "one copy" if pool.mirrors == 1 else f"{pool.mirrors} copies"
-
-
-def _when_short(pool: Pool) -> str:
-    if pool.level is Level.L1:
-        return "one copy is all it asks for"
-    return "saves go on with fewer copies" if pool.allow_degraded else "saves wait or are refused"
-
-
-def _keeps(retention: Retention) -> str:
-    if retention.keeps_all:
-        return "everything"
-    rules = []
-    if retention.keep_last:
-        rules.append(f"the last {retention.keep_last}")
-    if retention.keep_every_steps:
-        rules.append(f"every {retention.keep_every_steps} steps")
-    if retention.max_age_seconds:
-        rules.append(f"nothing older than {format_duration(retention.max_age_seconds)}")
-    return ", ".join(rules)
+def _named(nodes: tuple[str, ...] | list[str]) -> str:
+    more = f" and {len(nodes) - _NODES_NAMED} more" if len(nodes) > _NODES_NAMED else ""
+    return f"{', '.join(nodes[:_NODES_NAMED])}{more}"

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from sdrs.cli.amounts import format_time
-from sdrs_core.checkpoints import Save, Shard
+from sdrs_core.checkpoints import Blob, Save, Shard
 from sdrs_core.cluster import Disk, Group, Node
 
 if TYPE_CHECKING:
     from sdrs import Event, PoolInfo
+    from sdrs.upkeep import NodeDisk
     from sdrs.views import RepairProgress
 
 Record = dict[str, Any]
@@ -30,6 +31,7 @@ def node_record(node: Node) -> Record:
         "last_seen": format_time(node.last_seen_unix_ms),
         "cordoned": node.cordoned,
         "flapping": node.flapping,
+        "draining": node.draining,
         "disks": [disk_record(disk) for disk in node.disks],
     }
 
@@ -43,6 +45,15 @@ def disk_record(disk: Disk) -> Record:
         "used_bytes": disk.used_bytes,
         "fragment_count": disk.fragment_count,
         "detail": disk.detail,
+    }
+
+
+def node_disk_record(found: NodeDisk) -> Record:
+    return disk_record(found.disk) | {
+        "node": found.node_id,
+        "held_count": found.held_count,
+        "held_bytes": found.held_bytes,
+        "absent": found.is_absent,
     }
 
 
@@ -79,6 +90,11 @@ def repair_record(repair: RepairProgress) -> Record:
         "done_bytes": repair.done_bytes,
         "failed_blobs": repair.failed_blobs,
         "awaited_blobs": repair.awaited_blobs,
+        "bytes_per_second": repair.bytes_per_second,
+        "remaining_seconds": repair.remaining_seconds,
+        "moving_blobs": repair.moving_blobs,
+        "mirroring_blobs": repair.mirroring_blobs,
+        "wave_done_bytes": repair.wave_done_bytes,
     }
 
 
@@ -90,6 +106,7 @@ def pool_record(info: PoolInfo) -> Record:
         "mirrors": pool.mirrors,
         "data_fragments": pool.data_fragments,
         "parity_fragments": pool.parity_fragments,
+        "ec": str(pool.code) if pool.code is not None else None,
         "keep_last": pool.retention.keep_last,
         "keep_every_steps": pool.retention.keep_every_steps,
         "max_age_seconds": pool.retention.max_age_seconds,
@@ -97,6 +114,13 @@ def pool_record(info: PoolInfo) -> Record:
         "read_policy": pool.read_policy.value,
         "checkpoint_count": info.checkpoint_count,
         "used_bytes": info.used_bytes,
+        "mirror_pool": pool.mirror_pool or None,
+        "mirror_ratio": pool.mirror_ratio,
+        "mirrored_count": info.mirrored_count,
+        "mirrored_bytes": info.mirrored_bytes,
+        # Empty: whatever nodes there are.
+        "nodes": list(pool.node_ids),
+        "quota_bytes": pool.quota_bytes,
     }
 
 
@@ -110,6 +134,8 @@ def checkpoint_record(save: Save) -> Record:
         "attempt": save.attempt,
         "world_size": save.world_size,
         "held": save.held,
+        "degraded": save.degraded,
+        "mirror_pool": save.mirror_pool or None,
         "damage": save.damage,
         "created": format_time(save.created_unix_ms),
         "committed": format_time(save.committed_unix_ms),
@@ -128,9 +154,22 @@ def shard_record(shard: Shard) -> Record:
         "size_bytes": shard.size_bytes,
         "content_hash": shard.content_hash,
         "nodes": shard_nodes([shard]),
-        "blobs": [
-            {"id": b.id, "ordinal": b.ordinal, "size_bytes": b.size_bytes, "hash": b.hash, "code": b.code}
-            for b in shard.blobs
+        "blobs": [_blob_record(blob) for blob in shard.blobs],
+        "mirrors": [_blob_record(blob) for blob in shard.mirrors],
+    }
+
+
+def _blob_record(blob: Blob) -> Record:
+    return {
+        "id": blob.id,
+        "ordinal": blob.ordinal,
+        "size_bytes": blob.size_bytes,
+        "hash": blob.hash,
+        "code": blob.code,
+        "holders": [
+            {"node": holder.node_id, "disk": holder.disk_id, "fragment_index": holder.fragment_index}
+            for holder in blob.holders
+            if not holder.dropping
         ],
     }
 

@@ -12,6 +12,7 @@ from sdrs.cli import failures
 from sdrs.cli.automatic import pause, resume
 from sdrs.cli.checkpoints import ckpt
 from sdrs.cli.completion import completion
+from sdrs.cli.disks import disk
 from sdrs.cli.doctor import doctor
 from sdrs.cli.events import history
 from sdrs.cli.groups import failover, group, switchover
@@ -19,6 +20,8 @@ from sdrs.cli.metadata import meta
 from sdrs.cli.nodes import node
 from sdrs.cli.output import emit_json
 from sdrs.cli.pools import pool
+from sdrs.cli.repairs import repair
+from sdrs.cli.scrub import scrub
 from sdrs.cli.settings import Settings, Verb, VerbGroup, pass_settings, settings_from_environment
 from sdrs.cli.status import status
 from sdrs.cli.up import down, up
@@ -102,8 +105,8 @@ def version(settings: Settings) -> None:
 
 for verb in (
     *(up, down, status, history, doctor),
-    *(pool, node, group, ckpt),
-    *(switchover, failover, pause, resume, meta),
+    *(pool, node, disk, group, ckpt),
+    *(switchover, failover, pause, resume, repair, scrub, meta),
     *(completion, version),
 ):
     root.add_command(verb)

@@ -12,7 +12,7 @@ from sdrs.cli.amounts import format_age, format_bytes
 from sdrs.cli.connection import find_url, open_cluster
 from sdrs.cli.events import event_listing
 from sdrs.cli.groups import group_listing
-from sdrs.cli.health import Health, JobHealth, collect, health_record, is_degraded, warnings
+from sdrs.cli.health import Health, JobHealth, State, collect, health_record, is_degraded, state_of, warnings
 from sdrs.cli.nodes import node_listing
 from sdrs.cli.output import (
     Column,
@@ -24,7 +24,8 @@ from sdrs.cli.output import (
     plain_facts,
     plain_listing,
 )
-from sdrs.cli.pools import pool_listing
+from sdrs.cli.pool_words import pool_listing
+from sdrs.cli.repairs import progress_words
 from sdrs.cli.settings import Settings, Verb, pass_settings
 from sdrs_core.cluster import Group
 from sdrs_core.errors import DeadlineExceededError, UnavailableError
@@ -57,8 +58,9 @@ _EVENTS_TITLE = "Last events (`sdrs history` has all)"
 def status(settings: Settings, context: click.Context, watch: bool) -> None:
     """Show how the cluster is, and what is wrong.
 
-    Exits with 0 if all is well, 3 if it is degraded (a node down, a disk lost, copies missing, a checkpoint damaged),
-    6 if unreachable. Paused failover is a warning, not a defect.
+    The state is healthy, degraded (a node down, a disk lost, a checkpoint damaged), or repairing: redundancy is lost
+    and being rebuilt, with how far it is. Exits with 0 if healthy, 3 if not, 6 if unreachable. Paused failover, drains
+    and a quota that is nearly full are warnings, not defects.
     """
     if watch and not settings.is_interactive:
         raise click.UsageError("-w needs a terminal and no -o json: call `sdrs status` again and again instead")
@@ -106,7 +108,7 @@ def _facts(health: Health) -> dict[str, str]:
     count = sum(info.checkpoint_count for info in health.pools)
     return {
         "cluster": health.info.id,
-        "state": "degraded" if is_degraded(health) else "healthy",
+        "state": _state_words(health),
         "version": health.info.version,
         "controller": f"{health.url} (pid {health.info.controller_pid}, term {health.info.term})",
         "stored": f"{format_bytes(stored_bytes)} in {count} checkpoints",
@@ -115,7 +117,27 @@ def _facts(health: Health) -> dict[str, str]:
         "automatic failover": f"paused: {health.info.paused_because}" if health.info.paused_because else "on",
         "repair": _repair_words(health.info),
         "unavailable": _unavailable_words(health.info.unavailable_count),
+        "scrub": _scrub_words(health),
     }
+
+
+def _state_words(health: Health) -> str:
+    state = state_of(health)
+    return f"{state.value}: {progress_words(health.info.repair)}" if state is State.REPAIRING else state.value
+
+
+def _scrub_words(health: Health) -> str:
+    """How old the last look at all that is stored is."""
+    if health.scrub is None:
+        return "not known"
+    now_unix_ms = int(time.time() * 1000)
+    scrub = health.scrub
+    ages = [
+        f"{name} {format_age(unix_ms, now_unix_ms)}" if unix_ms else f"{name} never"
+        for name, unix_ms in (("shallow", scrub.shallow_done_unix_ms), ("deep", scrub.deep_done_unix_ms))
+    ]
+    under_way = ["under way"] if scrub.scrub is not None and scrub.scrub.is_under_way else []
+    return ", ".join([*under_way, *ages])
 
 
 def _group_words(health: Health) -> str:
@@ -130,7 +152,10 @@ def _group_words(health: Health) -> str:
 def _repair_words(info: ClusterInfo) -> str:
     repair = info.repair
     if repair.waiting_blobs:
-        words = f"{_count(repair.waiting_blobs, 'blob')}, {format_bytes(repair.waiting_bytes)} to copy"
+        words = progress_words(repair)
+        kinds = [(repair.moving_blobs, "moving"), (repair.mirroring_blobs, "mirroring")]
+        told = ", ".join(f"{count} {kind}" for count, kind in kinds if count)
+        words += f" ({told})" if told else ""
     elif repair.awaited_blobs:
         words = f"{_count(repair.awaited_blobs, 'blob')} with too few copies, copied if their node stays away"
     elif info.degraded_blob_count:
@@ -181,7 +206,8 @@ def _job_listing(jobs: list[JobHealth]) -> Listing:
         else:
             age = format_age(newest.committed_unix_ms, now_unix_ms)
             size = format_bytes(newest.size_bytes)
-            rows.append((job.name, f"step {newest.step}", str(newest.level), size, age, str(job.attempt)))
+            level = f"{newest.level} degraded" if newest.degraded else str(newest.level)
+            rows.append((job.name, f"step {newest.step}", level, size, age, str(job.attempt)))
     if len(jobs) > _JOBS_SHOWN:
         rows.append((f"… {len(jobs) - _JOBS_SHOWN} more", "", "", "", "", ""))
     return Listing(columns, rows, "no job has saved yet")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -13,8 +11,9 @@ from sdrs.cli import failures
 from sdrs.cli.confirm import confirm
 from sdrs.cli.local_cluster import UpOutcome, Wish, bring_up, take_down
 from sdrs.cli.local_layout import DEFAULT_NODE_COUNT, DEFAULT_PORT, default_dir
-from sdrs.cli.output import emit_json, emit_note, emit_warning, make_console
+from sdrs.cli.output import emit_json, emit_note, emit_warning, spinner
 from sdrs.cli.pointer import read_pointer
+from sdrs.cli.pool_words import stores
 from sdrs.cli.settings import Settings, Verb, dir_option, pass_settings, yes_option
 
 # Each is a process of some 60 MiB: beyond this one machine shows nothing new.
@@ -28,20 +27,12 @@ next:  sdrs status
        sdrs down"""
 
 
-@contextmanager
-def _spinner(settings: Settings) -> Iterator[Callable[[str], None]]:
-    if not settings.shows_progress:
-        yield lambda text: None
-        return
-    with make_console(settings, stderr=True).status("") as status:
-        yield lambda text: status.update(text)
-
-
 @click.command(
     cls=Verb,
     examples="""
     sdrs up                          three nodes, controller on 127.0.0.1:7070
     sdrs up --nodes 5                two more nodes, if three are running
+    sdrs up --nodes 7                erasure-coded 4+2, with one node to spare
     sdrs up --dir /scratch/sdrs --port 0     elsewhere, on any free port
     sdrs up --etcd                   two controllers on three etcds: any one of them may die
     sdrs up --etcd --import FILE     a cluster on SQLite, moved, after `sdrs meta export FILE` and `sdrs down`
@@ -76,13 +67,14 @@ def up(
     """Start a cluster on this machine: a controller and a few nodes.
 
     They stay up after this command ends, until `sdrs down`. Run again, it starts what has died and adds nodes; it never
-    removes any. Data is kept between runs. A new cluster gets a pool `default`: L2 with two copies, or L1 if it has one
-    node; it is left as it is when nodes are added.
+    removes any (`sdrs node remove` does). Data is kept between runs. A new cluster gets a pool `default` at the highest
+    level that its nodes allow: L3 with the erasure code 4+2 from six nodes on, L2 with two copies from two on, L1 with
+    one; it is left as it is when nodes are added, and `sdrs pool set default --level L3 --ec 4+2` raises it.
     """
     if import_file is not None and not etcd:
         raise click.UsageError("--import goes with --etcd; a running, empty controller takes `sdrs meta import`")
     folder = directory or default_dir()
-    with _spinner(settings) as tell:
+    with spinner(settings) as tell:
         outcome = bring_up(folder, Wish(nodes, port, disks_per_node, etcd, import_file), tell)
     _emit_up(settings, outcome, nodes)
     if outcome.halted:
@@ -111,7 +103,7 @@ def _emit_up(settings: Settings, outcome: UpOutcome, nodes: int | None) -> None:
     control = "a controller" if outcome.store == "sqlite" else "two controllers on three etcds"
     where = f"{control} and {nodes_running} at {outcome.url}, data and logs in {outcome.dir}"
     if pool is not None:
-        where += f'\npool "{pool.name}" is at {pool.level}' + (f", {pool.mirrors} copies" if pool.mirrors > 1 else "")
+        where += f'\npool "{pool.name}" is at {pool.level}, {stores(pool)}'
     if outcome.halted:
         emit_note(settings, f"running: {where}")
         emit_warning(settings, outcome.halted)
@@ -139,10 +131,10 @@ def down(settings: Settings, directory: Path | None, purge: bool, yes: bool) -> 
     Daemons finish what they are writing; one that does not end within 15 seconds is killed, which is safe: what was
     acknowledged is on disk.
     """
-    folder = _running_dir(directory)
+    folder = running_dir(directory)
     if purge:
         confirm(f"This deletes every checkpoint of the cluster in {folder}, for good.", yes=yes)
-    with _spinner(settings) as tell:
+    with spinner(settings) as tell:
         tell("waiting for the daemons to finish")
         outcome = take_down(folder, delete_data=purge)
     if settings.is_json:
@@ -160,7 +152,7 @@ def down(settings: Settings, directory: Path | None, purge: bool, yes: bool) -> 
         emit_warning(settings, f"left alone, not written by SDRS: {', '.join(str(path) for path in outcome.left)}")
 
 
-def _running_dir(directory: Path | None) -> Path:
+def running_dir(directory: Path | None) -> Path:
     """--dir, else SDRS_HOME, else where `sdrs up` was last used, else the default."""
     if directory is not None:
         return directory

@@ -1,5 +1,15 @@
 """A restore, from the catalog's record to verified bytes.
 
-``blocks`` checks them (I5), ``shard_reader`` reads one rank's blobs from whichever holder serves, ``targets`` take the
-bytes, ``readings`` make a state or files of them, ``restorer`` chooses the generation, alone or with other ranks (P16).
+===================  ==================================================================================
+``restorer``         chooses the generation, alone or with other ranks (P16)
+``readings``         make a state or files of what is read; ``targets`` take the bytes
+``shard_reader``     reads one rank's blobs, their ranges in parallel
+``range_reading``    one range through its tries: own pool, mirror, again, and what is told in the end
+``stripe_reader``    one try: from whom, who is raced by whom, what is left for another
+``lanes``            one holder's fragment on its way in
+``decoding``         one stripe, and what is computed of it
+``blocks``           the checks (I5, P9)
+``sources``          who holds what (``record``), who is asked first (``holders``), what is damaged (``reports``)
+``stripes, pace``    arithmetic: which blocks and fragments, how much patience
+===================  ==================================================================================
 """

@@ -1,8 +1,8 @@
 """Which of a blob's holders is asked first: the pool's policy over what this process has measured.
 
-``order_holders`` decides and ``HolderBook`` remembers. Whatever the policy, a holder that just failed or stalled comes
-after those that did not, and one whose node is down comes last: a frozen node costs the first reader a second, not
-every reader of every blob.
+``rank_holders`` decides and ``HolderBook`` remembers. Whatever the policy, a holder that just failed or was too slow
+comes after those that did not, and one whose node is down comes last: a frozen node costs the first reader a moment,
+not every reader of every blob.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from sdrs.restore.pace import Pace
 from sdrs_core.checkpoints import Holder
 from sdrs_core.cluster import ReadPolicy
 from sdrs_core.ids import NodeId
@@ -42,20 +43,24 @@ class Choice:
     turn: int
 
 
-def order_holders(holders: Sequence[Holder], policy: ReadPolicy, choice: Choice, chance: random.Random) -> list[Holder]:
-    """All of ``holders``, in the order in which they should be asked."""
+def rank_holders(
+    holders: Sequence[Holder], policy: ReadPolicy, choice: Choice, chance: random.Random
+) -> list[tuple[int, Holder]]:
+    """All of ``holders`` in the order in which to ask them, each with its tier: 0 is well, 1 suspect, 2 down."""
     tiers: tuple[list[Holder], ...] = ([], [], [])
     for holder in holders:
         tier = 2 if holder.node_id not in choice.up else 1 if holder.node_id in choice.suspects else 0
         tiers[tier].append(holder)
-    return [holder for tier in tiers for holder in _order_alike(tier, policy, choice, chance)]
+    return [
+        (number, holder) for number, tier in enumerate(tiers) for holder in _order_alike(tier, policy, choice, chance)
+    ]
 
 
 def _order_alike(holders: Sequence[Holder], policy: ReadPolicy, choice: Choice, chance: random.Random) -> list[Holder]:
     if not holders:
         return []
     # By name: blobs of one shard may list their holders in different orders, which must not undo the rotation.
-    named = sorted(holders, key=lambda holder: holder.node_id)
+    named = sorted(holders, key=lambda holder: (holder.node_id, holder.fragment_index))
     first = choice.turn % len(named)
     rotated = [*named[first:], *named[:first]]
     if policy is ReadPolicy.ROUND_ROBIN:
@@ -97,11 +102,12 @@ class HolderBook:
         self._turns = itertools.count()
         self._measured: dict[NodeId, _Measured] = {}
         self._suspected: dict[NodeId, float] = {}
+        self.pace = Pace()
 
-    def order(
+    def rank(
         self, holders: Sequence[Holder], policy: ReadPolicy, *, up: AbstractSet[NodeId], size_bytes: int
-    ) -> list[Holder]:
-        """``holders`` in the order in which a read of ``size_bytes`` should ask them."""
+    ) -> list[tuple[int, Holder]]:
+        """``holders`` in the order in which a read of ``size_bytes`` should ask them, with their tiers."""
         with self._lock:
             now = self._clock()
             expected = {}
@@ -110,9 +116,16 @@ class HolderBook:
                 if measured and now - measured.at < MEASURED_SECONDS:
                     per_byte_seconds = measured.per_mib_seconds / _MIB
                     expected[holder.node_id] = measured.first_byte_seconds + per_byte_seconds * size_bytes
-            suspects = {node_id for node_id, until in self._suspected.items() if now < until}
-            choice = Choice(up, suspects, expected, next(self._turns))
-            return order_holders(holders, policy, choice, self._chance)
+            choice = Choice(up, self._suspects(now), expected, next(self._turns))
+            return rank_holders(holders, policy, choice, self._chance)
+
+    def suspects(self) -> frozenset[NodeId]:
+        """Those that failed of late."""
+        with self._lock:
+            return self._suspects(self._clock())
+
+    def _suspects(self, now: float) -> frozenset[NodeId]:
+        return frozenset(node_id for node_id, until in self._suspected.items() if now < until)
 
     def note_read(self, node_id: NodeId, first_byte_seconds: float, size_bytes: int, read_seconds: float) -> None:
         """It served: ``first_byte_seconds`` until it began, ``read_seconds`` for the bytes that followed."""

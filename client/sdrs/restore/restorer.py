@@ -12,7 +12,8 @@ from sdrs.attempt import resolve_attempt
 from sdrs.errors import RestoreWarning
 from sdrs.process import Process
 from sdrs.restore.readings import Read, Reading
-from sdrs.restore.shard_reader import ByteCount, ShardReader
+from sdrs.restore.shard_reader import ShardReader
+from sdrs.restore.targets import ByteCount
 from sdrs.staleness import warn_if_stale
 from sdrs.views import Report
 from sdrs_core.attempts import Attempt

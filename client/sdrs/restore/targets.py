@@ -4,12 +4,39 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from sdrs.memory import allocate, round_up
+from sdrs.views import Report
 from sdrs_core.checkpoints import Blob
-from sdrs_core.checksums import BLOCK_BYTES
 
 Write = Callable[[Blob, int, memoryview], None]
+
+
+class Target(Protocol):
+    """Where a blob's bytes go. Called from several threads, for different stripes."""
+
+    def window(self, blob: Blob, start: int, end: int) -> memoryview:
+        """Memory for these bytes, page-aligned and up to the end of the last page."""
+
+    def accept(self, blob: Blob, start: int, verified: memoryview) -> None:
+        """The window is filled with verified bytes."""
+
+
+class ByteCount:
+    """How far a restore is; ``report`` is told (read, total), from one thread at a time."""
+
+    def __init__(self, report: Report | None, total_bytes: int) -> None:
+        self._report = report
+        self._total_bytes = total_bytes
+        self._read_bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, size_bytes: int) -> None:
+        with self._lock:
+            self._read_bytes += size_bytes
+            if self._report:
+                self._report(self._read_bytes, self._total_bytes)
 
 
 class MemoryTarget:
@@ -27,17 +54,18 @@ class MemoryTarget:
 
 
 class BufferedTarget:
-    """A block's buffer for each reading thread; ``write`` gets (blob, offset, bytes)."""
+    """A stripe's buffer for each reading thread; ``write`` gets (blob, offset, bytes)."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
         self._local = threading.local()
 
     def window(self, blob: Blob, start: int, end: int) -> memoryview:
-        if not hasattr(self._local, "buffer"):
-            self._local.buffer = allocate(BLOCK_BYTES)
-        buffer: memoryview = self._local.buffer
-        return buffer[: round_up(end - start)]
+        size_bytes = round_up(end - start)
+        buffer: memoryview | None = getattr(self._local, "buffer", None)
+        if buffer is None or len(buffer) < size_bytes:
+            buffer = self._local.buffer = allocate(size_bytes)
+        return buffer[:size_bytes]
 
     def accept(self, blob: Blob, start: int, verified: memoryview) -> None:
         self._write(blob, start, verified)

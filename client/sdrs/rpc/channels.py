@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import grpc
@@ -112,12 +112,15 @@ def send_requests(method: Any, requests: Iterable[Any], *, timeout_seconds: floa
         return method(iter(requests), timeout=timeout_seconds)
 
 
-def stream_responses(method: Any, request: Any, *, timeout_seconds: float, peer: str) -> Generator[Any, None, None]:
+def stream_responses(
+    method: Any, request: Any, *, timeout_seconds: float, peer: str, cutoff: Cutoff | None = None
+) -> Generator[Any, None, None]:
     """The answers of a server stream; leaving the loop early cancels the call."""
     with GATE.call():
         stream = method(request, timeout=timeout_seconds)
         try:
-            yield from stream
+            with cutoff.breaking(stream.cancel) if cutoff is not None else nullcontext():
+                yield from stream
         except grpc.RpcError as error:
             raise from_rpc_error(error, peer) from error
         finally:

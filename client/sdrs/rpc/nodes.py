@@ -31,10 +31,12 @@ class NodeCalls:
         )
 
     def stream(
-        self, method: str, request: Message, *, size_bytes: int, stall_seconds: float = STALL_SECONDS
+        self, method: str, request: Message, *, size_bytes: int, cutoff: Cutoff | None = None
     ) -> Generator[Any, None, None]:
-        timeout_seconds = transfer_seconds(size_bytes, stall_seconds)
-        return stream_responses(getattr(self.stub, method), request, timeout_seconds=timeout_seconds, peer=self.peer)
+        timeout_seconds = transfer_seconds(size_bytes)
+        return stream_responses(
+            getattr(self.stub, method), request, timeout_seconds=timeout_seconds, peer=self.peer, cutoff=cutoff
+        )
 
     @property
     def stub(self) -> Stub:

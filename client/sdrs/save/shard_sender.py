@@ -27,7 +27,11 @@ SEAL_SECONDS = 30.0
 
 
 class ShardSender:
-    """``durable`` is called with each blob that the node has durable; ``cutoff`` breaks everything off."""
+    """``durable`` is called with each blob that the node has durable; ``cutoff`` breaks everything off.
+
+    ``tried``: blobs that were begun by an earlier try, of which the group may have something (P11); those of this one
+    are added.
+    """
 
     def __init__(
         self,
@@ -37,6 +41,7 @@ class ShardSender:
         saving: Saving,
         begun: BeginSaveResponse,
         blob_ids: Sequence[BlobId],
+        tried: set[BlobId],
         durable: Callable[[BlobId], None],
         cutoff: Cutoff,
     ) -> None:
@@ -47,6 +52,7 @@ class ShardSender:
         self._begun = begun
         self._primary: Node = node_from(begun.primary)
         self._blob_ids = blob_ids
+        self._tried = tried
         self._durable = durable
         self._cutoff = cutoff
 
@@ -106,6 +112,7 @@ class ShardSender:
             group_id=begun.group.id,
             epoch=begun.group.epoch,
             shard=shard_to(shard),
+            world_size=self._order.world_size,
         )
         calls = self._routes.calls(self._primary)
         # A member that came in meanwhile gets all of it from the primary now (P11). If that gets stuck, the group moves
@@ -115,9 +122,12 @@ class ShardSender:
 
     def _intent(self, ordinal: int, size_bytes: int) -> WriteIntent:
         begun = self._begun
+        blob_id = self._blob_ids[ordinal]
+        is_resent = blob_id in self._tried
+        self._tried.add(blob_id)
         return WriteIntent(
             save_id=begun.save_id,
-            blob_id=self._blob_ids[ordinal],
+            blob_id=blob_id,
             ordinal=ordinal,
             size_bytes=size_bytes,
             job=self._order.job,
@@ -130,4 +140,5 @@ class ShardSender:
             kind=kind_to(self._order.kind),
             blob_count=len(self._payload.blobs),
             pool=self._order.pool,
+            resent=is_resent,
         )

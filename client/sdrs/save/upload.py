@@ -75,6 +75,7 @@ class Upload:
         self._trouble = Trouble(clock)
         # Ids are kept for each group: whoever is its primary next recognises what a former try left durable.
         self._blob_ids: dict[tuple[str, str], list[BlobId]] = {}
+        self._tried: set[BlobId] = set()
         self._durable: set[BlobId] = set()
         self._begun: BeginSaveResponse | None = None
 
@@ -132,22 +133,29 @@ class Upload:
 
     def _send_and_seal(self, begun: BeginSaveResponse) -> None:
         cutoff = Cutoff()
-        ids = self._blob_ids.setdefault(
-            (begun.save_id, begun.group.id), [BlobId(random_id()) for _ in self._payload.blobs]
-        )
+        target = (begun.save_id, begun.group.id)
+        ids = self._blob_ids.setdefault(target, [BlobId(random_id()) for _ in self._payload.blobs])
         sender = ShardSender(
-            self._routes, self._order, self._payload, self._saving, begun, ids, self._durable.add, cutoff
+            self._routes, self._order, self._payload, self._saving, begun, ids, self._tried, self._durable.add, cutoff
         )
 
         def break_off(what: str) -> None:
             cutoff.cut(StaleEpochError(f"{what}: the transfer was broken off", group=begun.group.id))
 
         with self._renewed(begun), self._maps.watching(group_from(begun.group), break_off):
-            blobs = sender.send()
+            try:
+                blobs = sender.send()
+            except AlreadyExistsError as error:
+                raise self._anew(target, error) from error
             try:
                 sender.seal(blobs)
             except SaveFailedError as error:
-                raise _ExpiredError(error.message, **error.facts) from error
+                raise self._anew(target, error) from error
+
+    def _anew(self, target: tuple[str, str], error: SdrsError) -> _ExpiredError:
+        """Under new names: a pool that was changed meanwhile stores in another way than what has the old ones (P2)."""
+        del self._blob_ids[target]
+        return _ExpiredError(error.message, **error.facts)
 
     def _begin(self) -> BeginSaveResponse:
         refused_since: float | None = None
@@ -189,6 +197,7 @@ class Upload:
             level=level_to(order.level),
             kind=kind_to(order.kind),
             host=socket.gethostname(),
+            size_bytes=self._payload.total_bytes,
             avoid_node_ids=self._trouble.avoided(),
         )
         response: BeginSaveResponse = self._control.call("begin_save", request, patience_seconds=patience_seconds)

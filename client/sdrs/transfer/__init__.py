@@ -7,7 +7,7 @@
 =====================  ==================  =============================================================
 
 ``routes`` chooses. Writers compare what the node stored with what they sent (I1); what is read is only as good as the
-checks in ``sdrs.restore.blocks`` (I5).
+checks in ``sdrs.restore.blocks`` (I5). A file is read in the caller's own time: the disk that it waits for is here.
 """
 
 from __future__ import annotations
@@ -52,22 +52,38 @@ class FragmentRange:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the node says of the blob. The reader compares it with the blob's record."""
+    """What the node says of a fragment, and of the blob that it is of. The reader compares both with the blob's record.
+
+    Of a whole copy the two are the same.
+    """
 
     size_bytes: int
     hash: str
     table: bytes
+    source_size_bytes: int
+    source_hash: str
+    # Of the blob's plain blocks, whatever the fragment is (P9).
+    source_table: bytes
+
+    @classmethod
+    def of_copy(cls, size_bytes: int, whole_hash: str, table: bytes) -> Summary:
+        return cls(size_bytes, whole_hash, table, size_bytes, whole_hash, table)
 
 
 class OpenRange(Protocol):
     @property
     def summary(self) -> Summary: ...
 
-    def read_into(self, target: memoryview, size_bytes: int) -> None:
-        """Fill the first ``size_bytes`` of ``target`` with the next bytes of the range.
+    @property
+    def last_heard(self) -> float:
+        """When its last byte came, by ``time.monotonic``."""
+
+    def read_into(self, target: memoryview, size_bytes: int, within_seconds: float | None = None) -> bool:
+        """Fill the first ``size_bytes`` of ``target`` with the next bytes of the range; True once that is done.
 
         ``target`` is page-aligned and reaches to the end of its last page: what lies beyond ``size_bytes`` may be
-        overwritten too.
+        overwritten too. False: it took longer than ``within_seconds``; the same call again goes on with it. Without
+        ``within_seconds`` a node that stalls is an UnavailableError.
         """
 
     def close(self) -> None: ...

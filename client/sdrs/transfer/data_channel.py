@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from sdrs.transfer import FragmentRange, OpenRange, PendingWrite, Sent, Summary
 from sdrs_core.checksums import blob_hash, digest
 from sdrs_core.errors import CorruptDataError, PermissionDeniedError, SdrsError, UnavailableError
 from sdrs_core.ids import random_id
-from sdrs_proto.channel import BLOCK, end_of_blocks, receive_answer, receive_exactly
+from sdrs_proto.channel import BLOCK, end_of_blocks, receive_answer
 from sdrs_proto.dial import open_channel
 from sdrs_proto.limits import CALL_SECONDS, STALL_SECONDS
 from sdrs_proto.v1.storage_pb2 import (
@@ -30,6 +31,8 @@ from sdrs_proto.v1.storage_pb2 import (
 # The answer follows an fsync, which may take its time on a busy disk.
 ANSWER_SECONDS = 2 * STALL_SECONDS
 _EXPLANATION_SECONDS = 1.0
+# A timeout of zero would mean a socket that never waits.
+_LEAST_WAIT_SECONDS = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,19 +163,44 @@ class DataChannelSource:
             connection.settimeout(stall_seconds)
             with ticket_renewable(self._calls.peer):
                 answer = receive_answer(connection, BlobSummary)
-            return SocketRange(connection, summary_of(answer))
+            return SocketRange(connection, summary_of(answer), stall_seconds, self._calls.peer)
         except BaseException:
             connection.close()
             raise
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SocketRange:
     connection: socket.socket
     summary: Summary
+    stall_seconds: float
+    peer: str
+    last_heard: float = 0.0
+    # How much of the block that was asked for has come.
+    _filled: int = 0
 
-    def read_into(self, target: memoryview, size_bytes: int) -> None:
-        receive_exactly(self.connection, target[:size_bytes])
+    def read_into(self, target: memoryview, size_bytes: int, within_seconds: float | None = None) -> bool:
+        patience_seconds = self.stall_seconds if within_seconds is None else within_seconds
+        deadline = time.monotonic() + patience_seconds
+        try:
+            while self._filled < size_bytes:
+                self.connection.settimeout(max(patience_seconds, _LEAST_WAIT_SECONDS))
+                count = self.connection.recv_into(target[self._filled : size_bytes])
+                if count == 0:
+                    raise UnavailableError(f"{self.peer} closed the data channel in mid-transfer: it may have died")
+                self._filled += count
+                self.last_heard = time.monotonic()
+                patience_seconds = deadline - self.last_heard
+        except TimeoutError as error:
+            if within_seconds is not None:
+                return False
+            raise UnavailableError(f"{self.peer} sent nothing for {self.stall_seconds:g} s") from error
+        except OSError as error:
+            if isinstance(error, SdrsError):
+                raise
+            raise UnavailableError(f"the data channel of {self.peer} broke: {error}") from error
+        self._filled = 0
+        return True
 
     def close(self) -> None:
         self.connection.close()
@@ -190,4 +218,13 @@ def read_ticket(calls: NodeCalls, fragment: FragmentRange, stall_seconds: float)
 
 
 def summary_of(message: BlobSummary) -> Summary:
-    return Summary(message.size_bytes, message.hash, message.table)
+    if not message.source_hash:
+        return Summary.of_copy(message.size_bytes, message.hash, message.table)
+    return Summary(
+        message.size_bytes,
+        message.hash,
+        message.table,
+        message.source_size_bytes,
+        message.source_hash,
+        message.source_table,
+    )

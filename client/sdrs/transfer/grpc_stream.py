@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import grpc
@@ -21,6 +24,9 @@ from sdrs_proto.framing import Frame
 from sdrs_proto.limits import STALL_SECONDS
 from sdrs_proto.status import from_rpc_error
 from sdrs_proto.v1.storage_pb2 import BlobSummary, ReadBlobRequest, WriteIntent
+
+# What is taken from gRPC before it is asked for: one is copied while the next comes.
+_FRAMES_AHEAD = 2
 
 
 class GrpcSink:
@@ -88,37 +94,93 @@ class GrpcSource:
             offset=fragment.offset,
             length=fragment.size_bytes,
         )
-        frames = self._calls.stream("read_blob", request, size_bytes=fragment.size_bytes, stall_seconds=stall_seconds)
-        return FrameRange(frames, self._calls.peer)
+        cutoff = Cutoff()
+        frames = self._calls.stream("read_blob", request, size_bytes=fragment.size_bytes, cutoff=cutoff)
+        return FrameRange(frames, cutoff, self._calls.peer, stall_seconds)
 
 
 class FrameRange:
-    def __init__(self, frames: Generator[Frame, None, None], peer: str) -> None:
-        self._frames = frames
+    """A thread takes the frames as they come, a few ahead: who waits for gRPC itself cannot wait for a while only."""
+
+    def __init__(
+        self, frames: Generator[Frame, None, None], cutoff: Cutoff, peer: str, stall_seconds: float = STALL_SECONDS
+    ) -> None:
+        self._cutoff = cutoff
         self._peer = peer
+        self._stall_seconds = stall_seconds
+        self.last_heard = 0.0
+        self._news = threading.Condition()
+        self._ahead: deque[Frame] = deque()
+        self._end: Exception | None = None
+        self._is_closed = False
         # What a frame brought beyond the last read: frames need not be cut as the blocks are.
         self._rest = memoryview(b"")
+        self._filled = 0
+        threading.Thread(target=self._take, args=(frames,), name="sdrs-frames", daemon=True).start()
         try:
-            self.summary: Summary = summary_of(BlobSummary.FromString(self._next().open))
+            first = self._next(stall_seconds)
+            if first is None:
+                raise self._stalled()
+            self.summary: Summary = summary_of(BlobSummary.FromString(first.open))
         except DecodeError as error:
             self.close()
             raise ProtocolError(f"{peer} sent a summary that cannot be read") from error
+        except BaseException:
+            self.close()
+            raise
 
-    def read_into(self, target: memoryview, size_bytes: int) -> None:
-        filled = 0
-        while filled < size_bytes:
+    def read_into(self, target: memoryview, size_bytes: int, within_seconds: float | None = None) -> bool:
+        deadline = time.monotonic() + (self._stall_seconds if within_seconds is None else within_seconds)
+        while self._filled < size_bytes:
             if not self._rest:
-                self._rest = memoryview(self._next().data)
-            piece = self._rest[: size_bytes - filled]
-            target[filled : filled + len(piece)] = piece
+                frame = self._next(deadline - time.monotonic())
+                if frame is None:
+                    if within_seconds is None:
+                        raise self._stalled()
+                    return False
+                self._rest = memoryview(frame.data)
+            piece = self._rest[: size_bytes - self._filled]
+            target[self._filled : self._filled + len(piece)] = piece
             self._rest = self._rest[len(piece) :]
-            filled += len(piece)
-
-    def _next(self) -> Frame:
-        frame = next(self._frames, None)
-        if frame is None:
-            raise ProtocolError(f"{self._peer} ended the stream before all bytes were sent")
-        return frame
+            self._filled += len(piece)
+        self._filled = 0
+        return True
 
     def close(self) -> None:
-        self._frames.close()
+        with self._news:
+            self._is_closed = True
+            self._ahead.clear()
+            self._news.notify_all()
+        self._cutoff.cut(UnavailableError(f"nobody reads from {self._peer} any more"))
+
+    def _take(self, frames: Generator[Frame, None, None]) -> None:
+        end: Exception = ProtocolError(f"{self._peer} ended the stream before all bytes were sent")
+        try:
+            with closing(frames):
+                for frame in frames:
+                    with self._news:
+                        self._ahead.append(frame)
+                        self.last_heard = time.monotonic()
+                        self._news.notify_all()
+                        self._news.wait_for(lambda: len(self._ahead) < _FRAMES_AHEAD or self._is_closed)
+                        if self._is_closed:
+                            break
+        except Exception as error:  # raised where it is waited for
+            end = error
+        with self._news:
+            self._end = end
+            self._news.notify_all()
+
+    def _next(self, within_seconds: float) -> Frame | None:
+        """The next frame; None if it does not come in time."""
+        with self._news:
+            self._news.wait_for(lambda: self._ahead or self._end, max(within_seconds, 0.0))
+            if self._ahead:
+                self._news.notify_all()
+                return self._ahead.popleft()
+            if self._end is not None:
+                raise self._end
+            return None
+
+    def _stalled(self) -> UnavailableError:
+        return UnavailableError(f"{self._peer} sent nothing for {self._stall_seconds:g} s")

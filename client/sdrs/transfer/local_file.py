@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from dataclasses import dataclass, field
 
 from sdrs.memory import round_up
@@ -32,7 +33,7 @@ class LocalFileSource:
             raise
         if fd is None:
             # The unix socket was gone and TCP served instead: a descriptor cannot travel there, the bytes do.
-            return SocketRange(connection, summary_of(message))
+            return SocketRange(connection, summary_of(message), stall_seconds, self._calls.peer)
         connection.close()
         return FileRange(fd, summary_of(message), PAYLOAD_OFFSET + fragment.offset, self._calls.peer)
 
@@ -43,12 +44,13 @@ class FileRange:
     summary: Summary
     position: int
     peer: str
+    last_heard: float = 0.0
     is_direct: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.is_direct = bool(fcntl.fcntl(self.fd, fcntl.F_GETFL) & os.O_DIRECT)
 
-    def read_into(self, target: memoryview, size_bytes: int) -> None:
+    def read_into(self, target: memoryview, size_bytes: int, within_seconds: float | None = None) -> bool:
         # O_DIRECT moves whole pages: at the end of a blob some of what follows it in the file comes along.
         wanted = target[: round_up(size_bytes) if self.is_direct else size_bytes]
         filled = 0
@@ -62,6 +64,8 @@ class FileRange:
             # An open file fails to be read for one reason, its disk. The node looks itself when this is reported.
             raise CorruptDataError(f"the fragment's file at {self.peer} cannot be read: {error}") from error
         self.position += size_bytes
+        self.last_heard = time.monotonic()
+        return True
 
     def close(self) -> None:
         os.close(self.fd)

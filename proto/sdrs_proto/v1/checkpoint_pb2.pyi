@@ -44,16 +44,18 @@ class Blob(_message.Message):
     def __init__(self, id: _Optional[str] = ..., ordinal: _Optional[int] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., code: _Optional[str] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ["attempt", "committed_unix_ms", "created_unix_ms", "damage", "ended_unix_ms", "held", "job", "kind", "level", "note", "pool", "save_id", "size_bytes", "state", "step", "world_size"]
+    __slots__ = ["attempt", "committed_unix_ms", "created_unix_ms", "damage", "degraded", "ended_unix_ms", "held", "job", "kind", "level", "mirror_pool", "note", "pool", "save_id", "size_bytes", "state", "step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_FIELD_NUMBER: _ClassVar[int]
     ENDED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MIRROR_POOL_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -65,11 +67,13 @@ class Checkpoint(_message.Message):
     committed_unix_ms: int
     created_unix_ms: int
     damage: str
+    degraded: bool
     ended_unix_ms: int
     held: bool
     job: str
     kind: ContentKind
     level: _cluster_pb2.Level
+    mirror_pool: str
     note: str
     pool: str
     save_id: str
@@ -77,7 +81,7 @@ class Checkpoint(_message.Message):
     state: SaveState
     step: int
     world_size: int
-    def __init__(self, save_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., world_size: _Optional[int] = ..., pool: _Optional[str] = ..., kind: _Optional[_Union[ContentKind, str]] = ..., state: _Optional[_Union[SaveState, str]] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., size_bytes: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., committed_unix_ms: _Optional[int] = ..., held: bool = ..., damage: _Optional[str] = ..., note: _Optional[str] = ..., ended_unix_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, save_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., world_size: _Optional[int] = ..., pool: _Optional[str] = ..., kind: _Optional[_Union[ContentKind, str]] = ..., state: _Optional[_Union[SaveState, str]] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., size_bytes: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., committed_unix_ms: _Optional[int] = ..., held: bool = ..., damage: _Optional[str] = ..., note: _Optional[str] = ..., ended_unix_ms: _Optional[int] = ..., degraded: bool = ..., mirror_pool: _Optional[str] = ...) -> None: ...
 
 class Holder(_message.Message):
     __slots__ = ["disk_id", "dropping", "fragment_hash", "fragment_index", "node_id"]
@@ -94,20 +98,22 @@ class Holder(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., disk_id: _Optional[str] = ..., fragment_index: _Optional[int] = ..., fragment_hash: _Optional[str] = ..., dropping: bool = ...) -> None: ...
 
 class Shard(_message.Message):
-    __slots__ = ["blobs", "content_hash", "kind", "rank", "save_id", "size_bytes"]
+    __slots__ = ["blobs", "content_hash", "kind", "mirrors", "rank", "save_id", "size_bytes"]
     BLOBS_FIELD_NUMBER: _ClassVar[int]
     CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    MIRRORS_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     blobs: _containers.RepeatedCompositeFieldContainer[Blob]
     content_hash: str
     kind: ContentKind
+    mirrors: _containers.RepeatedCompositeFieldContainer[Blob]
     rank: int
     save_id: str
     size_bytes: int
-    def __init__(self, save_id: _Optional[str] = ..., rank: _Optional[int] = ..., kind: _Optional[_Union[ContentKind, str]] = ..., size_bytes: _Optional[int] = ..., content_hash: _Optional[str] = ..., blobs: _Optional[_Iterable[_Union[Blob, _Mapping]]] = ...) -> None: ...
+    def __init__(self, save_id: _Optional[str] = ..., rank: _Optional[int] = ..., kind: _Optional[_Union[ContentKind, str]] = ..., size_bytes: _Optional[int] = ..., content_hash: _Optional[str] = ..., blobs: _Optional[_Iterable[_Union[Blob, _Mapping]]] = ..., mirrors: _Optional[_Iterable[_Union[Blob, _Mapping]]] = ...) -> None: ...
 
 class SaveState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

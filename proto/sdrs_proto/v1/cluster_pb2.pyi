@@ -5,6 +5,7 @@ from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+DISK_STATE_DRAINING: DiskState
 DISK_STATE_FAILED: DiskState
 DISK_STATE_FULL: DiskState
 DISK_STATE_NEAR_FULL: DiskState
@@ -73,10 +74,11 @@ class Group(_message.Message):
     def __init__(self, id: _Optional[str] = ..., pool: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., primary: _Optional[str] = ..., home: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ["cordoned", "disks", "domain", "endpoints", "flapping", "id", "last_seen_unix_ms", "pid", "state", "version"]
+    __slots__ = ["cordoned", "disks", "domain", "draining", "endpoints", "flapping", "id", "last_seen_unix_ms", "pid", "state", "version"]
     CORDONED_FIELD_NUMBER: _ClassVar[int]
     DISKS_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     FLAPPING_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +89,7 @@ class Node(_message.Message):
     cordoned: bool
     disks: _containers.RepeatedCompositeFieldContainer[Disk]
     domain: str
+    draining: bool
     endpoints: Endpoints
     flapping: bool
     id: str
@@ -94,18 +97,24 @@ class Node(_message.Message):
     pid: int
     state: NodeState
     version: str
-    def __init__(self, id: _Optional[str] = ..., endpoints: _Optional[_Union[Endpoints, _Mapping]] = ..., domain: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., disks: _Optional[_Iterable[_Union[Disk, _Mapping]]] = ..., last_seen_unix_ms: _Optional[int] = ..., cordoned: bool = ..., flapping: bool = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., endpoints: _Optional[_Union[Endpoints, _Mapping]] = ..., domain: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., disks: _Optional[_Iterable[_Union[Disk, _Mapping]]] = ..., last_seen_unix_ms: _Optional[int] = ..., cordoned: bool = ..., flapping: bool = ..., draining: bool = ...) -> None: ...
 
 class Pool(_message.Message):
-    __slots__ = ["allow_degraded", "checkpoint_count", "data_fragments", "layout", "level", "mirrors", "name", "parity_fragments", "read_policy", "retention", "used_bytes"]
+    __slots__ = ["allow_degraded", "checkpoint_count", "data_fragments", "layout", "level", "mirror_pool", "mirror_ratio", "mirrored_bytes", "mirrored_count", "mirrors", "name", "node_ids", "parity_fragments", "quota_bytes", "read_policy", "retention", "used_bytes"]
     ALLOW_DEGRADED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_COUNT_FIELD_NUMBER: _ClassVar[int]
     DATA_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MIRRORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MIRRORED_COUNT_FIELD_NUMBER: _ClassVar[int]
     MIRRORS_FIELD_NUMBER: _ClassVar[int]
+    MIRROR_POOL_FIELD_NUMBER: _ClassVar[int]
+    MIRROR_RATIO_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    NODE_IDS_FIELD_NUMBER: _ClassVar[int]
     PARITY_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_BYTES_FIELD_NUMBER: _ClassVar[int]
     READ_POLICY_FIELD_NUMBER: _ClassVar[int]
     RETENTION_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -114,13 +123,19 @@ class Pool(_message.Message):
     data_fragments: int
     layout: int
     level: Level
+    mirror_pool: str
+    mirror_ratio: float
+    mirrored_bytes: int
+    mirrored_count: int
     mirrors: int
     name: str
+    node_ids: _containers.RepeatedScalarFieldContainer[str]
     parity_fragments: int
+    quota_bytes: int
     read_policy: ReadPolicy
     retention: Retention
     used_bytes: int
-    def __init__(self, name: _Optional[str] = ..., level: _Optional[_Union[Level, str]] = ..., mirrors: _Optional[int] = ..., data_fragments: _Optional[int] = ..., parity_fragments: _Optional[int] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., layout: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., used_bytes: _Optional[int] = ..., allow_degraded: bool = ..., read_policy: _Optional[_Union[ReadPolicy, str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., level: _Optional[_Union[Level, str]] = ..., mirrors: _Optional[int] = ..., data_fragments: _Optional[int] = ..., parity_fragments: _Optional[int] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., layout: _Optional[int] = ..., checkpoint_count: _Optional[int] = ..., used_bytes: _Optional[int] = ..., allow_degraded: bool = ..., read_policy: _Optional[_Union[ReadPolicy, str]] = ..., mirror_pool: _Optional[str] = ..., mirror_ratio: _Optional[float] = ..., node_ids: _Optional[_Iterable[str]] = ..., quota_bytes: _Optional[int] = ..., mirrored_bytes: _Optional[int] = ..., mirrored_count: _Optional[int] = ...) -> None: ...
 
 class Retention(_message.Message):
     __slots__ = ["keep_every_steps", "keep_last", "max_age_seconds"]

@@ -7,10 +7,16 @@ from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+NODE_QUESTION_OK_TO_STOP: NodeQuestion
+NODE_QUESTION_SAFE_TO_DESTROY: NodeQuestion
+NODE_QUESTION_UNSPECIFIED: NodeQuestion
 ROUND_OUTCOME_DONE: RoundOutcome
 ROUND_OUTCOME_NEXT: RoundOutcome
 ROUND_OUTCOME_OPEN: RoundOutcome
 ROUND_OUTCOME_UNSPECIFIED: RoundOutcome
+SCRUB_DEPTH_DEEP: ScrubDepth
+SCRUB_DEPTH_SHALLOW: ScrubDepth
+SCRUB_DEPTH_UNSPECIFIED: ScrubDepth
 
 class AbortSaveRequest(_message.Message):
     __slots__ = ["capability", "job", "reason", "request_id", "save_id", "step"]
@@ -33,7 +39,7 @@ class AbortSaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class BeginSaveRequest(_message.Message):
-    __slots__ = ["attempt", "avoid_node_ids", "host", "job", "kind", "level", "pool", "rank", "request_id", "step", "world_size"]
+    __slots__ = ["attempt", "avoid_node_ids", "host", "job", "kind", "level", "pool", "rank", "request_id", "size_bytes", "step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     AVOID_NODE_IDS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +49,7 @@ class BeginSaveRequest(_message.Message):
     POOL_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     attempt: _checkpoint_pb2.Attempt
@@ -54,9 +61,10 @@ class BeginSaveRequest(_message.Message):
     pool: str
     rank: int
     request_id: str
+    size_bytes: int
     step: int
     world_size: int
-    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., pool: _Optional[str] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., host: _Optional[str] = ..., avoid_node_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., pool: _Optional[str] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., host: _Optional[str] = ..., avoid_node_ids: _Optional[_Iterable[str]] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class BeginSaveResponse(_message.Message):
     __slots__ = ["attempt", "capability", "group", "primary", "save_id", "shard_content_hash", "shard_registered", "state"]
@@ -91,6 +99,20 @@ class BlobProblem(_message.Message):
     rank: int
     undecided: bool
     def __init__(self, blob_id: _Optional[str] = ..., rank: _Optional[int] = ..., node_id: _Optional[str] = ..., problem: _Optional[str] = ..., undecided: bool = ...) -> None: ...
+
+class CheckNodeRequest(_message.Message):
+    __slots__ = ["node_id", "question"]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    question: NodeQuestion
+    def __init__(self, node_id: _Optional[str] = ..., question: _Optional[_Union[NodeQuestion, str]] = ...) -> None: ...
+
+class CheckNodeResponse(_message.Message):
+    __slots__ = ["why"]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    why: str
+    def __init__(self, why: _Optional[str] = ...) -> None: ...
 
 class ClusterEvent(_message.Message):
     __slots__ = ["duration_ms", "epoch", "group_id", "id", "kind", "node_id", "pool", "text", "unix_ms"]
@@ -155,6 +177,38 @@ class DeletePoolRequest(_message.Message):
 class DeletePoolResponse(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
+
+class DrainDiskRequest(_message.Message):
+    __slots__ = ["cancel", "disk_id", "request_id"]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    DISK_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    cancel: bool
+    disk_id: str
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., disk_id: _Optional[str] = ..., cancel: bool = ...) -> None: ...
+
+class DrainDiskResponse(_message.Message):
+    __slots__ = ["disk"]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    disk: NodeDisk
+    def __init__(self, disk: _Optional[_Union[NodeDisk, _Mapping]] = ...) -> None: ...
+
+class DrainNodeRequest(_message.Message):
+    __slots__ = ["cancel", "node_id", "request_id"]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    cancel: bool
+    node_id: str
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., node_id: _Optional[str] = ..., cancel: bool = ...) -> None: ...
+
+class DrainNodeResponse(_message.Message):
+    __slots__ = ["node"]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: _cluster_pb2.Node
+    def __init__(self, node: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ...) -> None: ...
 
 class ExportMetaRequest(_message.Message):
     __slots__ = ["request_id", "seal"]
@@ -273,12 +327,16 @@ class GetNodeRequest(_message.Message):
     def __init__(self, node_id: _Optional[str] = ...) -> None: ...
 
 class GetNodeResponse(_message.Message):
-    __slots__ = ["groups", "node"]
+    __slots__ = ["groups", "held_bytes", "held_count", "node"]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_COUNT_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Group]
+    held_bytes: int
+    held_count: int
     node: _cluster_pb2.Node
-    def __init__(self, node: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[_cluster_pb2.Group, _Mapping]]] = ...) -> None: ...
+    def __init__(self, node: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[_cluster_pb2.Group, _Mapping]]] = ..., held_count: _Optional[int] = ..., held_bytes: _Optional[int] = ...) -> None: ...
 
 class GetPoolRequest(_message.Message):
     __slots__ = ["name"]
@@ -293,6 +351,38 @@ class GetPoolResponse(_message.Message):
     groups: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Group]
     pool: _cluster_pb2.Pool
     def __init__(self, pool: _Optional[_Union[_cluster_pb2.Pool, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[_cluster_pb2.Group, _Mapping]]] = ...) -> None: ...
+
+class GetRepairRequest(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class GetRepairResponse(_message.Message):
+    __slots__ = ["degraded_blob_count", "failures", "progress", "settings", "unavailable_count"]
+    DEGRADED_BLOB_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    UNAVAILABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    degraded_blob_count: int
+    failures: _containers.RepeatedScalarFieldContainer[str]
+    progress: RepairProgress
+    settings: RepairSettings
+    unavailable_count: int
+    def __init__(self, progress: _Optional[_Union[RepairProgress, _Mapping]] = ..., settings: _Optional[_Union[RepairSettings, _Mapping]] = ..., degraded_blob_count: _Optional[int] = ..., unavailable_count: _Optional[int] = ..., failures: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetScrubRequest(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class GetScrubResponse(_message.Message):
+    __slots__ = ["deep_done_unix_ms", "scrub", "shallow_done_unix_ms"]
+    DEEP_DONE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    SCRUB_FIELD_NUMBER: _ClassVar[int]
+    SHALLOW_DONE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    deep_done_unix_ms: int
+    scrub: ScrubStatus
+    shallow_done_unix_ms: int
+    def __init__(self, scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., shallow_done_unix_ms: _Optional[int] = ..., deep_done_unix_ms: _Optional[int] = ...) -> None: ...
 
 class HoldCheckpointRequest(_message.Message):
     __slots__ = ["job", "request_id", "step"]
@@ -377,6 +467,18 @@ class ListCheckpointsResponse(_message.Message):
     next_page_token: str
     stale: bool
     def __init__(self, checkpoints: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., stale: bool = ...) -> None: ...
+
+class ListDisksRequest(_message.Message):
+    __slots__ = ["node_id"]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    def __init__(self, node_id: _Optional[str] = ...) -> None: ...
+
+class ListDisksResponse(_message.Message):
+    __slots__ = ["disks"]
+    DISKS_FIELD_NUMBER: _ClassVar[int]
+    disks: _containers.RepeatedCompositeFieldContainer[NodeDisk]
+    def __init__(self, disks: _Optional[_Iterable[_Union[NodeDisk, _Mapping]]] = ...) -> None: ...
 
 class ListEventsRequest(_message.Message):
     __slots__ = ["group_id", "node_id", "page_size", "page_token"]
@@ -504,6 +606,20 @@ class MetaChunk(_message.Message):
     data: bytes
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
+class NodeDisk(_message.Message):
+    __slots__ = ["absent", "disk", "held_bytes", "held_count", "node_id"]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    absent: bool
+    disk: _cluster_pb2.Disk
+    held_bytes: int
+    held_count: int
+    node_id: str
+    def __init__(self, node_id: _Optional[str] = ..., disk: _Optional[_Union[_cluster_pb2.Disk, _Mapping]] = ..., held_count: _Optional[int] = ..., held_bytes: _Optional[int] = ..., absent: bool = ...) -> None: ...
+
 class RebuildMetaRequest(_message.Message):
     __slots__ = ["node_addresses", "request_id", "snapshot"]
     NODE_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
@@ -546,21 +662,69 @@ class ReleaseCheckpointResponse(_message.Message):
     checkpoint: _checkpoint_pb2.Checkpoint
     def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
 
+class RemoveNodeRequest(_message.Message):
+    __slots__ = ["accept_data_loss", "node_id", "request_id"]
+    ACCEPT_DATA_LOSS_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    accept_data_loss: bool
+    node_id: str
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., node_id: _Optional[str] = ..., accept_data_loss: bool = ...) -> None: ...
+
+class RemoveNodeResponse(_message.Message):
+    __slots__ = ["lost"]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    lost: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]
+    def __init__(self, lost: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ...) -> None: ...
+
 class RepairProgress(_message.Message):
-    __slots__ = ["awaited_blobs", "done_blobs", "done_bytes", "failed_blobs", "waiting_blobs", "waiting_bytes"]
+    __slots__ = ["awaited_blobs", "bytes_per_second", "done_blobs", "done_bytes", "failed_blobs", "mirroring_blobs", "moving_blobs", "remaining_seconds", "waiting_blobs", "waiting_bytes", "wave_done_bytes"]
     AWAITED_BLOBS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     DONE_BLOBS_FIELD_NUMBER: _ClassVar[int]
     DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FAILED_BLOBS_FIELD_NUMBER: _ClassVar[int]
+    MIRRORING_BLOBS_FIELD_NUMBER: _ClassVar[int]
+    MOVING_BLOBS_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WAITING_BLOBS_FIELD_NUMBER: _ClassVar[int]
     WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAVE_DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
     awaited_blobs: int
+    bytes_per_second: int
     done_blobs: int
     done_bytes: int
     failed_blobs: int
+    mirroring_blobs: int
+    moving_blobs: int
+    remaining_seconds: int
     waiting_blobs: int
     waiting_bytes: int
-    def __init__(self, waiting_blobs: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., done_blobs: _Optional[int] = ..., done_bytes: _Optional[int] = ..., failed_blobs: _Optional[int] = ..., awaited_blobs: _Optional[int] = ...) -> None: ...
+    wave_done_bytes: int
+    def __init__(self, waiting_blobs: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., done_blobs: _Optional[int] = ..., done_bytes: _Optional[int] = ..., failed_blobs: _Optional[int] = ..., awaited_blobs: _Optional[int] = ..., bytes_per_second: _Optional[int] = ..., remaining_seconds: _Optional[int] = ..., moving_blobs: _Optional[int] = ..., mirroring_blobs: _Optional[int] = ..., wave_done_bytes: _Optional[int] = ...) -> None: ...
+
+class RepairSettings(_message.Message):
+    __slots__ = ["bytes_per_second", "concurrency"]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    bytes_per_second: int
+    concurrency: int
+    def __init__(self, bytes_per_second: _Optional[int] = ..., concurrency: _Optional[int] = ...) -> None: ...
+
+class ReplaceDiskRequest(_message.Message):
+    __slots__ = ["disk_id", "request_id"]
+    DISK_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    disk_id: str
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., disk_id: _Optional[str] = ...) -> None: ...
+
+class ReplaceDiskResponse(_message.Message):
+    __slots__ = ["blob_count"]
+    BLOB_COUNT_FIELD_NUMBER: _ClassVar[int]
+    blob_count: int
+    def __init__(self, blob_count: _Optional[int] = ...) -> None: ...
 
 class ReportDamageRequest(_message.Message):
     __slots__ = ["blob_id", "job", "node_id", "rank", "request_id", "save_id", "step"]
@@ -612,6 +776,46 @@ class ReportRoundResponse(_message.Message):
     outcome: RoundOutcome
     def __init__(self, outcome: _Optional[_Union[RoundOutcome, str]] = ..., failure: _Optional[str] = ...) -> None: ...
 
+class ScrubStatus(_message.Message):
+    __slots__ = ["bad_fragments", "bytes_per_second", "checked_bytes", "checked_checkpoints", "checked_fragments", "damaged_checkpoints", "depth", "ended_unix_ms", "id", "job", "missing_fragments", "problems", "repaired_fragments", "started_unix_ms", "total_checkpoints", "trigger", "undecided_fragments", "unknown_fragments"]
+    BAD_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    ENDED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    TRIGGER_FIELD_NUMBER: _ClassVar[int]
+    UNDECIDED_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    bad_fragments: int
+    bytes_per_second: int
+    checked_bytes: int
+    checked_checkpoints: int
+    checked_fragments: int
+    damaged_checkpoints: int
+    depth: ScrubDepth
+    ended_unix_ms: int
+    id: str
+    job: str
+    missing_fragments: int
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    repaired_fragments: int
+    started_unix_ms: int
+    total_checkpoints: int
+    trigger: str
+    undecided_fragments: int
+    unknown_fragments: int
+    def __init__(self, id: _Optional[str] = ..., depth: _Optional[_Union[ScrubDepth, str]] = ..., job: _Optional[str] = ..., started_unix_ms: _Optional[int] = ..., ended_unix_ms: _Optional[int] = ..., checked_checkpoints: _Optional[int] = ..., total_checkpoints: _Optional[int] = ..., checked_fragments: _Optional[int] = ..., checked_bytes: _Optional[int] = ..., bytes_per_second: _Optional[int] = ..., bad_fragments: _Optional[int] = ..., missing_fragments: _Optional[int] = ..., repaired_fragments: _Optional[int] = ..., undecided_fragments: _Optional[int] = ..., unknown_fragments: _Optional[int] = ..., damaged_checkpoints: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., trigger: _Optional[str] = ...) -> None: ...
+
 class SetAutomaticRequest(_message.Message):
     __slots__ = ["paused", "reason", "request_id"]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
@@ -641,6 +845,38 @@ class SetCordonResponse(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     node: _cluster_pb2.Node
     def __init__(self, node: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ...) -> None: ...
+
+class SetRepairRequest(_message.Message):
+    __slots__ = ["bytes_per_second", "concurrency", "request_id"]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    bytes_per_second: int
+    concurrency: int
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., bytes_per_second: _Optional[int] = ..., concurrency: _Optional[int] = ...) -> None: ...
+
+class SetRepairResponse(_message.Message):
+    __slots__ = ["settings"]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    settings: RepairSettings
+    def __init__(self, settings: _Optional[_Union[RepairSettings, _Mapping]] = ...) -> None: ...
+
+class StartScrubRequest(_message.Message):
+    __slots__ = ["depth", "job", "request_id"]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    depth: ScrubDepth
+    job: str
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., depth: _Optional[_Union[ScrubDepth, str]] = ..., job: _Optional[str] = ...) -> None: ...
+
+class StartScrubResponse(_message.Message):
+    __slots__ = ["scrub"]
+    SCRUB_FIELD_NUMBER: _ClassVar[int]
+    scrub: ScrubStatus
+    def __init__(self, scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ...) -> None: ...
 
 class SwitchoverRequest(_message.Message):
     __slots__ = ["drain_ms", "group_id", "request_id", "to_node_id"]
@@ -677,26 +913,40 @@ class UndeleteCheckpointResponse(_message.Message):
     def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
 
 class UpdatePoolRequest(_message.Message):
-    __slots__ = ["allow_degraded", "keep_every_steps", "keep_last", "level", "max_age_seconds", "mirrors", "name", "read_policy", "request_id"]
+    __slots__ = ["add_node_ids", "allow_degraded", "data_fragments", "keep_every_steps", "keep_last", "level", "max_age_seconds", "mirror_pool", "mirror_ratio", "mirrors", "name", "parity_fragments", "quota_bytes", "read_policy", "remove_node_ids", "request_id"]
+    ADD_NODE_IDS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_DEGRADED_FIELD_NUMBER: _ClassVar[int]
+    DATA_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     KEEP_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
     KEEP_LAST_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     MAX_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MIRRORS_FIELD_NUMBER: _ClassVar[int]
+    MIRROR_POOL_FIELD_NUMBER: _ClassVar[int]
+    MIRROR_RATIO_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    PARITY_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_BYTES_FIELD_NUMBER: _ClassVar[int]
     READ_POLICY_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_NODE_IDS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    add_node_ids: _containers.RepeatedScalarFieldContainer[str]
     allow_degraded: bool
+    data_fragments: int
     keep_every_steps: int
     keep_last: int
     level: _cluster_pb2.Level
     max_age_seconds: int
+    mirror_pool: str
+    mirror_ratio: float
     mirrors: int
     name: str
+    parity_fragments: int
+    quota_bytes: int
     read_policy: _cluster_pb2.ReadPolicy
+    remove_node_ids: _containers.RepeatedScalarFieldContainer[str]
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ..., keep_last: _Optional[int] = ..., keep_every_steps: _Optional[int] = ..., max_age_seconds: _Optional[int] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., mirrors: _Optional[int] = ..., allow_degraded: bool = ..., read_policy: _Optional[_Union[_cluster_pb2.ReadPolicy, str]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ..., keep_last: _Optional[int] = ..., keep_every_steps: _Optional[int] = ..., max_age_seconds: _Optional[int] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., mirrors: _Optional[int] = ..., allow_degraded: bool = ..., read_policy: _Optional[_Union[_cluster_pb2.ReadPolicy, str]] = ..., data_fragments: _Optional[int] = ..., parity_fragments: _Optional[int] = ..., mirror_pool: _Optional[str] = ..., mirror_ratio: _Optional[float] = ..., quota_bytes: _Optional[int] = ..., add_node_ids: _Optional[_Iterable[str]] = ..., remove_node_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class UpdatePoolResponse(_message.Message):
     __slots__ = ["pool"]
@@ -771,4 +1021,10 @@ class WatchMapResponse(_message.Message):
     def __init__(self, version: _Optional[_Union[MapVersion, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[_cluster_pb2.Group, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[_cluster_pb2.Node, _Mapping]]] = ...) -> None: ...
 
 class RoundOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class NodeQuestion(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class ScrubDepth(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

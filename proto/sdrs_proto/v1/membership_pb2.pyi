@@ -12,12 +12,16 @@ MEMBER_TROUBLE_SLOW: MemberTrouble
 MEMBER_TROUBLE_UNSPECIFIED: MemberTrouble
 
 class Assignments(_message.Message):
-    __slots__ = ["groups", "nodes"]
+    __slots__ = ["draining_disk_ids", "groups", "nodes", "pools"]
+    DRAINING_DISK_IDS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    POOLS_FIELD_NUMBER: _ClassVar[int]
+    draining_disk_ids: _containers.RepeatedScalarFieldContainer[str]
     groups: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Group]
     nodes: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]
-    def __init__(self, groups: _Optional[_Iterable[_Union[_cluster_pb2.Group, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[_cluster_pb2.Node, _Mapping]]] = ...) -> None: ...
+    pools: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Pool]
+    def __init__(self, groups: _Optional[_Iterable[_Union[_cluster_pb2.Group, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[_cluster_pb2.Node, _Mapping]]] = ..., pools: _Optional[_Iterable[_Union[_cluster_pb2.Pool, _Mapping]]] = ..., draining_disk_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Authority(_message.Message):
     __slots__ = ["incarnation", "revision", "term", "term_id"]

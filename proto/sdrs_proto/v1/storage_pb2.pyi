@@ -26,14 +26,20 @@ class BlobFrame(_message.Message):
     def __init__(self, open: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., data: _Optional[bytes] = ..., end: _Optional[bytes] = ...) -> None: ...
 
 class BlobSummary(_message.Message):
-    __slots__ = ["hash", "size_bytes", "table"]
+    __slots__ = ["hash", "size_bytes", "source_hash", "source_size_bytes", "source_table", "table"]
     HASH_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_HASH_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_TABLE_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     hash: str
     size_bytes: int
+    source_hash: str
+    source_size_bytes: int
+    source_table: bytes
     table: bytes
-    def __init__(self, size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., table: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., table: _Optional[bytes] = ..., source_size_bytes: _Optional[int] = ..., source_hash: _Optional[str] = ..., source_table: _Optional[bytes] = ...) -> None: ...
 
 class DropFragmentsRequest(_message.Message):
     __slots__ = ["authority", "fragments", "request_id", "signature"]
@@ -54,8 +60,9 @@ class DropFragmentsResponse(_message.Message):
     def __init__(self, dropped: _Optional[_Iterable[_Union[FragmentName, _Mapping]]] = ...) -> None: ...
 
 class FragmentInfo(_message.Message):
-    __slots__ = ["blob_id", "created_unix_ms", "disk_id", "fragment_index", "hash", "origin", "save_id", "size_bytes"]
+    __slots__ = ["blob_id", "code", "created_unix_ms", "disk_id", "fragment_index", "hash", "origin", "save_id", "size_bytes", "source_hash", "source_size_bytes"]
     BLOB_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     DISK_ID_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -63,7 +70,10 @@ class FragmentInfo(_message.Message):
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_HASH_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     blob_id: str
+    code: str
     created_unix_ms: int
     disk_id: str
     fragment_index: int
@@ -71,7 +81,9 @@ class FragmentInfo(_message.Message):
     origin: WriteIntent
     save_id: str
     size_bytes: int
-    def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ..., save_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., hash: _Optional[str] = ..., disk_id: _Optional[str] = ..., origin: _Optional[_Union[WriteIntent, _Mapping]] = ...) -> None: ...
+    source_hash: str
+    source_size_bytes: int
+    def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ..., save_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., hash: _Optional[str] = ..., disk_id: _Optional[str] = ..., origin: _Optional[_Union[WriteIntent, _Mapping]] = ..., source_size_bytes: _Optional[int] = ..., source_hash: _Optional[str] = ..., code: _Optional[str] = ...) -> None: ...
 
 class FragmentName(_message.Message):
     __slots__ = ["blob_id", "fragment_index"]
@@ -81,21 +93,37 @@ class FragmentName(_message.Message):
     fragment_index: int
     def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ...) -> None: ...
 
+class FragmentSource(_message.Message):
+    __slots__ = ["fragment_index", "hash", "node"]
+    FRAGMENT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    fragment_index: int
+    hash: str
+    node: _cluster_pb2.Node
+    def __init__(self, node: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ..., fragment_index: _Optional[int] = ..., hash: _Optional[str] = ...) -> None: ...
+
 class HeldFragment(_message.Message):
-    __slots__ = ["blob_id", "disk_id", "fragment_index", "hash", "save_id", "size_bytes"]
+    __slots__ = ["blob_id", "code", "disk_id", "fragment_index", "hash", "save_id", "size_bytes", "source_hash", "source_size_bytes"]
     BLOB_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     DISK_ID_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_INDEX_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_HASH_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     blob_id: str
+    code: str
     disk_id: str
     fragment_index: int
     hash: str
     save_id: str
     size_bytes: int
-    def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ..., save_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., disk_id: _Optional[str] = ...) -> None: ...
+    source_hash: str
+    source_size_bytes: int
+    def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ..., save_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., disk_id: _Optional[str] = ..., source_size_bytes: _Optional[int] = ..., source_hash: _Optional[str] = ..., code: _Optional[str] = ...) -> None: ...
 
 class ListFragmentsRequest(_message.Message):
     __slots__ = ["page_size", "page_token", "with_origin"]
@@ -148,16 +176,18 @@ class LookupFragmentsResponse(_message.Message):
     def __init__(self, held: _Optional[_Iterable[_Union[HeldFragment, _Mapping]]] = ...) -> None: ...
 
 class OpenReadRequest(_message.Message):
-    __slots__ = ["blob_id", "fragment_index", "length", "offset"]
+    __slots__ = ["blob_id", "for_repair", "fragment_index", "length", "offset"]
     BLOB_ID_FIELD_NUMBER: _ClassVar[int]
+    FOR_REPAIR_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_INDEX_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     blob_id: str
+    for_repair: bool
     fragment_index: int
     length: int
     offset: int
-    def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+    def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., for_repair: bool = ...) -> None: ...
 
 class OpenReadResponse(_message.Message):
     __slots__ = ["ticket"]
@@ -184,22 +214,26 @@ class OpenWriteResponse(_message.Message):
     def __init__(self, ticket: _Optional[str] = ..., already_stored: bool = ..., stored: _Optional[_Union[StoredBlob, _Mapping]] = ...) -> None: ...
 
 class PullFragmentRequest(_message.Message):
-    __slots__ = ["authority", "fragment_index", "hash", "intent", "request_id", "signature", "sources"]
+    __slots__ = ["authority", "hash", "intent", "max_bytes_per_second", "request_id", "signature", "source_blob_id", "source_code", "sources"]
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
-    FRAGMENT_INDEX_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
     INTENT_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_BLOB_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_CODE_FIELD_NUMBER: _ClassVar[int]
     authority: _membership_pb2.Authority
-    fragment_index: int
     hash: str
     intent: WriteIntent
+    max_bytes_per_second: int
     request_id: str
     signature: bytes
-    sources: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]
-    def __init__(self, request_id: _Optional[str] = ..., authority: _Optional[_Union[_membership_pb2.Authority, _Mapping]] = ..., intent: _Optional[_Union[WriteIntent, _Mapping]] = ..., fragment_index: _Optional[int] = ..., hash: _Optional[str] = ..., sources: _Optional[_Iterable[_Union[_cluster_pb2.Node, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    source_blob_id: str
+    source_code: str
+    sources: _containers.RepeatedCompositeFieldContainer[FragmentSource]
+    def __init__(self, request_id: _Optional[str] = ..., authority: _Optional[_Union[_membership_pb2.Authority, _Mapping]] = ..., intent: _Optional[_Union[WriteIntent, _Mapping]] = ..., hash: _Optional[str] = ..., signature: _Optional[bytes] = ..., source_blob_id: _Optional[str] = ..., source_code: _Optional[str] = ..., sources: _Optional[_Iterable[_Union[FragmentSource, _Mapping]]] = ..., max_bytes_per_second: _Optional[int] = ...) -> None: ...
 
 class PullFragmentResponse(_message.Message):
     __slots__ = ["held"]
@@ -226,7 +260,7 @@ class ReadSnapshotRequest(_message.Message):
     def __init__(self, id: _Optional[_Union[SnapshotId, _Mapping]] = ...) -> None: ...
 
 class SealShardRequest(_message.Message):
-    __slots__ = ["attempt", "capability", "epoch", "group_id", "job", "request_id", "shard", "step"]
+    __slots__ = ["attempt", "capability", "epoch", "group_id", "job", "request_id", "shard", "step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CAPABILITY_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -235,6 +269,7 @@ class SealShardRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     attempt: int
     capability: str
     epoch: int
@@ -243,7 +278,8 @@ class SealShardRequest(_message.Message):
     request_id: str
     shard: _checkpoint_pb2.Shard
     step: int
-    def __init__(self, request_id: _Optional[str] = ..., capability: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., group_id: _Optional[str] = ..., epoch: _Optional[int] = ..., shard: _Optional[_Union[_checkpoint_pb2.Shard, _Mapping]] = ...) -> None: ...
+    world_size: int
+    def __init__(self, request_id: _Optional[str] = ..., capability: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., group_id: _Optional[str] = ..., epoch: _Optional[int] = ..., shard: _Optional[_Union[_checkpoint_pb2.Shard, _Mapping]] = ..., world_size: _Optional[int] = ...) -> None: ...
 
 class SealShardResponse(_message.Message):
     __slots__ = ["state"]
@@ -294,14 +330,20 @@ class StoredBlob(_message.Message):
     def __init__(self, blob_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., disk_id: _Optional[str] = ...) -> None: ...
 
 class VerifyFragmentRequest(_message.Message):
-    __slots__ = ["blob_id", "expected_hash", "fragment_index"]
+    __slots__ = ["blob_id", "code", "expected_hash", "fragment_index", "max_bytes_per_second", "sources"]
     BLOB_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_HASH_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     blob_id: str
+    code: str
     expected_hash: str
     fragment_index: int
-    def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ..., expected_hash: _Optional[str] = ...) -> None: ...
+    max_bytes_per_second: int
+    sources: _containers.RepeatedCompositeFieldContainer[FragmentSource]
+    def __init__(self, blob_id: _Optional[str] = ..., fragment_index: _Optional[int] = ..., expected_hash: _Optional[str] = ..., code: _Optional[str] = ..., sources: _Optional[_Iterable[_Union[FragmentSource, _Mapping]]] = ..., max_bytes_per_second: _Optional[int] = ...) -> None: ...
 
 class VerifyFragmentResponse(_message.Message):
     __slots__ = ["checked_bytes", "detail", "verdict"]
@@ -320,11 +362,13 @@ class WriteBlobResponse(_message.Message):
     def __init__(self, stored: _Optional[_Union[StoredBlob, _Mapping]] = ...) -> None: ...
 
 class WriteIntent(_message.Message):
-    __slots__ = ["attempt", "blob_count", "blob_id", "epoch", "group_id", "job", "kind", "ordinal", "pool", "rank", "relayed", "save_id", "size_bytes", "step", "world_size"]
+    __slots__ = ["attempt", "blob_count", "blob_id", "code", "epoch", "fragment_index", "group_id", "job", "kind", "ordinal", "pool", "rank", "relayed", "resent", "save_id", "save_pool", "size_bytes", "source_size_bytes", "step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     BLOB_COUNT_FIELD_NUMBER: _ClassVar[int]
     BLOB_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_INDEX_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -332,14 +376,19 @@ class WriteIntent(_message.Message):
     POOL_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     RELAYED_FIELD_NUMBER: _ClassVar[int]
+    RESENT_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
+    SAVE_POOL_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     attempt: int
     blob_count: int
     blob_id: str
+    code: str
     epoch: int
+    fragment_index: int
     group_id: str
     job: str
     kind: _checkpoint_pb2.ContentKind
@@ -347,11 +396,14 @@ class WriteIntent(_message.Message):
     pool: str
     rank: int
     relayed: bool
+    resent: bool
     save_id: str
+    save_pool: str
     size_bytes: int
+    source_size_bytes: int
     step: int
     world_size: int
-    def __init__(self, save_id: _Optional[str] = ..., blob_id: _Optional[str] = ..., ordinal: _Optional[int] = ..., size_bytes: _Optional[int] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., group_id: _Optional[str] = ..., epoch: _Optional[int] = ..., world_size: _Optional[int] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., blob_count: _Optional[int] = ..., pool: _Optional[str] = ..., relayed: bool = ...) -> None: ...
+    def __init__(self, save_id: _Optional[str] = ..., blob_id: _Optional[str] = ..., ordinal: _Optional[int] = ..., size_bytes: _Optional[int] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., group_id: _Optional[str] = ..., epoch: _Optional[int] = ..., world_size: _Optional[int] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., blob_count: _Optional[int] = ..., pool: _Optional[str] = ..., relayed: bool = ..., fragment_index: _Optional[int] = ..., code: _Optional[str] = ..., source_size_bytes: _Optional[int] = ..., resent: bool = ..., save_pool: _Optional[str] = ...) -> None: ...
 
 class FragmentVerdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

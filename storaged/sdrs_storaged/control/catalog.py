@@ -29,8 +29,8 @@ class Catalog(CatalogReader):
         self._clock = clock
         self._tally = tally
         self._unpinned = unpinned
-        # Changes that the store did not answer, by key: what is counted of it, and what to look for.
-        self._doubtful: dict[str, tuple[Save | None, SaveId]] = {}
+        # Changes that the store did not answer: the record, whose it is, and what is counted of it.
+        self._doubtful: dict[tuple[str, SaveId], Save | None] = {}
 
     async def change(self, job: JobName, step: int, edit: Callable[[Save], Save]) -> Save:
         """Change a committed record by compare-and-swap (P4)."""
@@ -40,11 +40,10 @@ class Catalog(CatalogReader):
             if edited == stored.value:
                 return edited
             try:
-                with self._doubted(stored.key, stored.value, stored.value.save_id):
+                with self._counting(stored.key, stored.value, edited):
                     await self._records.commit([stored.unchanged()], [put(stored.key, edited)])
             except ConflictError:
                 continue
-            self._tally.change(stored.value, edited)
             return edited
         raise UnavailableError(f'step {step} of job "{job}" is changed by others all the time: try again')
 
@@ -58,11 +57,10 @@ class Catalog(CatalogReader):
             if edited == stored.value:
                 return edited
             try:
-                with self._doubted(key, stored.value, save_id):
+                with self._counting(key, stored.value, edited):
                     await self._records.commit([stored.unchanged()], [put(key, edited)])
             except ConflictError:
                 continue
-            self._tally.change(stored.value, edited)
             return edited
         raise UnavailableError(f"save {save_id} is changed by others all the time: try again")
 
@@ -95,7 +93,7 @@ class Catalog(CatalogReader):
             unpinned = await self._unpinned(save)
             if save.state is SaveState.COMMITTED:
                 await self._set_older_aside(save)
-            with self._doubted(stored.key, save, save.save_id):
+            with self._counting(stored.key, save, None):
                 await self._records.commit(
                     [stored.unchanged(), unpinned, *compare],
                     [Delete(stored.key), put(keys.trash(save.save_id), deleted)],
@@ -104,29 +102,36 @@ class Catalog(CatalogReader):
             raise UnavailableError(
                 f"{save.title} changed while it was being deleted: look at it and try again"
             ) from None
-        self._tally.remove(save)
         log.info("checkpoint_deleted", job=save.job, step=save.step, attempt=save.attempt, why=why)
         return deleted
 
     @contextmanager
-    def _doubted(self, key: str, counted: Save | None, save_id: SaveId) -> Iterator[None]:
-        """Around a change of a record: if the store leaves it unanswered, the totals are put right later."""
+    def _counting(self, key: str, before: Save | None, after: Save | None) -> Iterator[None]:
+        """Around a change of a record: the totals follow it. If the store leaves it unanswered, they have of it what
+        they had until that is settled, or until the next change of it.
+        """
+        known = before or after
+        assert known is not None
+        doubt = (key, known.save_id)
         try:
             yield
         except UnavailableError:
-            self._doubtful.setdefault(key, (counted, save_id))
+            self._doubtful.setdefault(doubt, before)
             raise
-        self._doubtful.pop(key, None)
+        self._count(self._doubtful.pop(doubt, before), after)
+
+    def _count(self, before: Save | None, after: Save | None) -> None:
+        if before:
+            self._tally.remove(before)
+        if after:
+            self._tally.add(after)
 
     async def settle_doubts(self) -> None:
-        for key, (counted, save_id) in list(self._doubtful.items()):
+        for key, save_id in list(self._doubtful):
             found = await self._records.get(key, Save)
-            if self._doubtful.pop(key, None) is None:
-                continue
-            if counted:
-                self._tally.remove(counted)
-            if found and found.value.save_id == save_id:
-                self._tally.add(found.value)
+            if (key, save_id) in self._doubtful:
+                after = found.value if found and found.value.save_id == save_id else None
+                self._count(self._doubtful.pop((key, save_id)), after)
 
     async def _set_older_aside(self, save: Save) -> None:
         """Older attempts' generations of the step, which this one kept from sight: its end must not bring them up."""
@@ -162,12 +167,11 @@ class Catalog(CatalogReader):
             back = as_set_aside(back)
         key = keys.save(back.job, back.step, back.attempt)
         try:
-            with self._doubted(key, None, back.save_id):
+            with self._counting(key, None, back):
                 await self._records.commit(
                     [stored.unchanged(), owner.unchanged(), Compare.absent(key)], [Delete(stored.key), put(key, back)]
                 )
         except ConflictError:
             raise AlreadyExistsError(f"{back.title} was saved again meanwhile, or is just being collected") from None
-        self._tally.add(back)
         log.info("checkpoint_undeleted", job=job, step=step)
         return back

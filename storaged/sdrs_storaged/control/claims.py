@@ -29,6 +29,6 @@ class Claims:
         finally:
             self._taken -= mine
 
-    def nodes_at(self, name: FragmentName) -> frozenset[NodeId]:
-        """Where this fragment is being worked on."""
-        return frozenset(node_id for node_id, taken in self._taken if taken == name)
+    def of(self, blob_id: BlobId) -> frozenset[tuple[NodeId, int]]:
+        """Where which fragment of this blob is being worked on."""
+        return frozenset((node_id, index) for node_id, (taken, index) in self._taken if taken == blob_id)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from sdrs_core.checkpoints import Blob, Holder, Save, SaveState, Shard
+from sdrs_core.checkpoints import Blob, Save, SaveState, Shard
 from sdrs_core.cluster import Node, NodeState, Order
 from sdrs_core.errors import NotFoundError, SdrsError, StaleTermError
 from sdrs_core.ids import BlobId, JobName, NodeId, SaveId
@@ -27,6 +27,7 @@ from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Delete, Put
 from sdrs_storaged.control.records import MAX_TXN_RECORDS, ConflictError, Records, Stored, batched, put
+from sdrs_storaged.control.references import References
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
@@ -68,6 +69,7 @@ class Collector:
         rounds: Rounds,
         nodes: NodeCommands,
         claims: Claims,
+        references: References,
         clock: Clock,
         *,
         grace_seconds: float,
@@ -81,6 +83,7 @@ class Collector:
         self._rounds = rounds
         self._nodes = nodes
         self._claims = claims
+        self._references = references
         self._clock = clock
         self._grace_ms = grace_seconds * 1000
         self._interval_seconds = interval_seconds
@@ -216,7 +219,10 @@ class Collector:
         """Those that the node confirmed; none if it cannot be asked now. ``still``: which of them may go, asked once
         nobody else can work on them.
         """
-        node = self._members.node(node_id)
+        try:
+            node = self._members.node(node_id)
+        except NotFoundError:
+            return set(fragments)  # it was removed, with all that it had
         dropped: set[FragmentName] = set()
         if node.state is not NodeState.UP or node_id in self._unreachable:
             return dropped
@@ -246,7 +252,7 @@ class Collector:
         try:
             while True:
                 fragments, after = await self._nodes.list_fragments(node, after)
-                suspects |= await self._unreferenced(node.id, self._old_and_ended(fragments))
+                suspects |= await self._references.unnamed_and_free(node.id, self._old_and_ended(fragments))
                 if not after or len(suspects) > _MAX_SUSPECTS_PER_NODE:
                     break
         except SdrsError as error:
@@ -259,8 +265,8 @@ class Collector:
 
         async def still_orphans(names: Sequence[FragmentName]) -> list[FragmentName]:
             # Repair may have put one on record since: it then was no orphan, but a copy that need not be made.
-            unreferenced = await self._unreferenced(node.id, {name: suspects[name] for name in names})
-            return [name for name in names if name in unreferenced]
+            free = await self._references.unnamed_and_free(node.id, {name: suspects[name] for name in names})
+            return [name for name in names if name in free]
 
         if orphans:
             dropped = await self._drop(node.id, orphans, still_orphans)
@@ -275,33 +281,6 @@ class Collector:
             if fragment.created_unix_ms <= old_before_ms and self._commits.get(fragment.save_id) is None
         }
 
-    async def _unreferenced(self, node_id: NodeId, fragments: dict[FragmentName, SaveId]) -> dict[FragmentName, SaveId]:
-        """Those of the node's fragments that no record names as its own."""
-        unreferenced = dict(fragments)
-        by_blob: dict[BlobId, set[FragmentName]] = {}
-        for name in fragments:
-            by_blob.setdefault(name[0], set()).add(name)
-        for save_id in set(fragments.values()):
-            async for shard in self._records.all(keys.shards(save_id), Shard):
-                for blob in shard.value.blobs:
-                    names = by_blob.get(blob.id, set())
-                    mine = {(blob.id, h.fragment_index) for h in blob.holders if h.node_id == node_id}
-                    # I7: while nobody on record can be read, a copy that is on none may be the only one left.
-                    spared = mine if names <= mine or self._is_readable(blob) else names
-                    for name in spared & names:
-                        unreferenced.pop(name, None)
-        return unreferenced
-
-    def _is_readable(self, blob: Blob) -> bool:
-        return any(not holder.dropping and self._has_disk(holder) for holder in blob.holders)
-
-    def _has_disk(self, holder: Holder) -> bool:
-        try:
-            node = self._members.node(holder.node_id)
-        except NotFoundError:
-            return False
-        return node.state is NodeState.UP and holder.disk_id in {disk.id for disk in node.disks}
-
 
 @contextmanager
 def _set_apart(save: Save) -> Iterator[None]:
@@ -314,18 +293,24 @@ def _set_apart(save: Save) -> Iterator[None]:
         log.warning("not_collected", job=save.job, step=save.step, save=save.save_id, why=error.message)
 
 
+def _edited(shard: Shard, edit: Callable[[Blob], Blob]) -> Shard:
+    """Mirrors too: they go with what they mirror."""
+    return replace(shard, blobs=tuple(map(edit, shard.blobs)), mirrors=tuple(map(edit, shard.mirrors)))
+
+
 def _dropping(shard: Shard) -> Shard:
-    blobs = (replace(blob, holders=tuple(replace(h, dropping=True) for h in blob.holders)) for blob in shard.blobs)
-    return replace(shard, blobs=tuple(blobs))
+    return _edited(
+        shard, lambda blob: replace(blob, holders=tuple(replace(holder, dropping=True) for holder in blob.holders))
+    )
 
 
 def _without(shard: Shard, dropped: Set[tuple[NodeId, FragmentName]]) -> Shard:
-    blobs = (
-        replace(blob, holders=tuple(h for h in blob.holders if (h.node_id, (blob.id, h.fragment_index)) not in dropped))
-        for blob in shard.blobs
-    )
-    return replace(shard, blobs=tuple(blobs))
+    def left(blob: Blob) -> Blob:
+        holders = (h for h in blob.holders if (h.node_id, (blob.id, h.fragment_index)) not in dropped)
+        return replace(blob, holders=tuple(holders))
+
+    return _edited(shard, left)
 
 
 def _fragments_of(shard: Shard) -> Iterator[tuple[NodeId, FragmentName]]:
-    return ((h.node_id, (blob.id, h.fragment_index)) for blob in shard.blobs for h in blob.holders)
+    return ((h.node_id, (blob.id, h.fragment_index)) for blob in shard.all_blobs for h in blob.holders)

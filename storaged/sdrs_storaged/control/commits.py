@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 from sdrs_core.attempts import Job
 from sdrs_core.checkpoints import Save, SaveState, Shard
-from sdrs_core.cluster import level_reached
 from sdrs_core.errors import (
     InternalError,
     NotFoundError,
@@ -22,7 +21,9 @@ from sdrs_core.errors import (
     StaleTermError,
     UnavailableError,
 )
-from sdrs_core.ids import GroupId, JobName, NodeId, SaveId
+from sdrs_core.ids import GroupId, JobName, NodeId, PoolName, SaveId
+from sdrs_core.levels import Level
+from sdrs_core.redundancy import worth
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.members import Members
@@ -43,19 +44,23 @@ class Pending:
     renewed_seconds: float
     ranks: set[int] = field(default_factory=set)
     holders: set[NodeId] = field(default_factory=set)
-    # The fewest copies that any blob has.
-    copies: int | None = None
+    # What the blobs that are in are worth: the lowest level of any, and whether any has too little redundancy.
+    level: Level | None = None
+    degraded: bool = False
     # Ranks that were sent to a group and are not in yet.
     sending: dict[int, GroupId] = field(default_factory=dict)
+    # What they said that they bring.
+    expected_bytes: dict[int, int] = field(default_factory=dict)
     size_bytes: int = 0
     superseding: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def count(self, shard: Shard) -> None:
+    def count(self, shard: Shard, level: Level, degraded: bool) -> None:
         self.sending.pop(shard.rank, None)
+        self.expected_bytes.pop(shard.rank, None)
         if shard.rank not in self.ranks:
-            fewest = min((len(blob.holders) for blob in shard.blobs), default=0)
-            self.copies = fewest if self.copies is None else min(self.copies, fewest)
+            self.level = level if self.level is None else min(self.level, level)
+            self.degraded |= degraded
             self.ranks.add(shard.rank)
             self.size_bytes += shard.size_bytes
             self.holders.update(holder.node_id for blob in shard.blobs for holder in blob.holders)
@@ -72,8 +77,8 @@ class Commits:
         # By save: several ranks may have tried to make the same one, each under an id of its own.
         self._doubtful: dict[SaveId, tuple[str, Save]] = {}
         self._progressed = asyncio.Event()
-        # Told of a commit with fewer copies than its pool asks for.
-        self.on_degraded: Callable[[], None] = lambda: None
+        # Told of a commit that has less redundancy than its pool asks for, or is still to be mirrored.
+        self.on_unfinished: Callable[[], None] = lambda: None
 
     async def load(self) -> None:
         """Take over what a former controller left pending; each gets a fresh lease."""
@@ -118,6 +123,10 @@ class Commits:
         async for shard in self._records.all(keys.shards(pending.stored.value.save_id), Shard):
             self.count(pending, shard.value)
 
+    def busy_groups(self) -> frozenset[GroupId]:
+        """Those that a rank is on its way to."""
+        return frozenset(group_id for pending in self._pending.values() for group_id in pending.sending.values())
+
     def sending_to(self, group_id: GroupId) -> int:
         """How many ranks are on their way to this group."""
         return sum(group_id in pending.sending.values() for pending in self._pending.values())
@@ -127,13 +136,24 @@ class Commits:
         while self.sending_to(group_id):
             await self._progressed.wait()
 
-    def send(self, pending: Pending, rank: int, group_id: GroupId) -> None:
+    def reserved_bytes(self, pool: PoolName, besides: tuple[SaveId, int] | None = None) -> int:
+        """What saves under way have stored in this pool, or said that they will; without the one rank ``besides``."""
+        return sum(
+            pending.size_bytes
+            + sum(size for rank, size in pending.expected_bytes.items() if (save_id, rank) != besides)
+            for save_id, pending in self._pending.items()
+            if pending.stored.value.pool == pool
+        )
+
+    def send(self, pending: Pending, rank: int, group_id: GroupId, size_bytes: int = 0) -> None:
         """The rank is on its way to this group from now on, and to no other."""
         pending.sending[rank] = group_id
+        pending.expected_bytes[rank] = size_bytes
         self._tell_progress()
 
     def count(self, pending: Pending, shard: Shard) -> None:
-        pending.count(shard)
+        pool = self._members.pool(pending.stored.value.pool)
+        pending.count(shard, *worth(pool, shard.blobs, self._members.domains()))
         self._tell_progress()
 
     def _tell_progress(self) -> None:
@@ -180,7 +200,6 @@ class Commits:
         if job is None:
             raise InternalError(f'the record of job "{save.job}" is gone')
         layout = self._members.layout(save.pool)
-        pool = self._members.pool(save.pool)
         # A node that is down has not left: what it acknowledged is on its disks, and repaired if it stays away.
         gone = pending.holders - {node.id for node in self._members.nodes()}
         if gone:
@@ -189,13 +208,13 @@ class Commits:
             raise ConflictError("the layout moved")
         left_behind = job.value.left_behind(save.attempt, save.step)
         note = f"attempt {job.value.resumed_attempt} resumed from step {job.value.resumed_step}" if left_behind else ""
-        copies = pending.copies or 0
         committed = replace(
             save,
             state=SaveState.SET_ASIDE if left_behind else SaveState.COMMITTED,
             note=note,
             # I6: what was reached, not what was promised; repair raises it later.
-            level=level_reached(pool, copies),
+            level=pending.level or Level.NONE,
+            degraded=pending.degraded,
             size_bytes=pending.size_bytes,
             committed_unix_ms=self._clock.unix_ms(),
             layout=layout.value.number,
@@ -214,9 +233,10 @@ class Commits:
             size_bytes=committed.size_bytes,
             fault_level=str(committed.level),
         )
-        if committed.level < pool.level:
-            log.warning("committed_below_level", job=save.job, step=save.step, copies=copies, wanted=pool.copies)
-            self.on_degraded()
+        if committed.degraded:
+            log.warning("committed_degraded", job=save.job, step=save.step, fault_level=str(committed.level))
+        if committed.degraded or self._members.pool(save.pool).mirror_pool:
+            self.on_unfinished()
 
     # Abort
 

@@ -13,14 +13,18 @@ from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.cluster_map import ClusterMap
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.detector import Change, Detector, Probe
+from sdrs_storaged.control.disks import Disks
 from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.export import check_sealed
 from sdrs_storaged.control.failover import Failover
+from sdrs_storaged.control.fresh_look import FreshLook
 from sdrs_storaged.control.groups import Groups
 from sdrs_storaged.control.loops import run_until_one_fails
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import MetaStore, Term
 from sdrs_storaged.control.moves import Moves
+from sdrs_storaged.control.node_questions import NodeQuestions
+from sdrs_storaged.control.nodes import Nodes
 from sdrs_storaged.control.pools import Pools
 from sdrs_storaged.control.receipts import Receipts
 from sdrs_storaged.control.records import Records
@@ -66,8 +70,9 @@ class Controller:
         )
         self.groups = Groups(records, cluster, tables, self.events, clock, self.map)
         self.members = Members(records, cluster, tables, self.groups, self.detector, self.map, terms)
-        self.pools = Pools(records, tables, self.members, self.groups, self.map)
+        self.pools = Pools(records, tables, self.members, self.groups, self.events, self.map)
         self.commits = Commits(records, self.members, clock, self.tally, ttl_seconds=config.save_ttl_seconds)
+        self.members.busy_groups = self.commits.busy_groups
         self.receipts = Receipts(records, self.members, self.commits)
         self.saves = Saves(records, self.members, clock, self.tally, self.commits)
         self.rounds = Rounds(records, self.saves, self.commits, clock)
@@ -85,9 +90,9 @@ class Controller:
             config,
             self.events,
         )
-        self.verifier, self.repairer = upkeep.verifier, upkeep.repairer
+        self.verifier, self.repairer, self.scrubber = upkeep.verifier, upkeep.repairer, upkeep.scrubber
         self.collector, self.losses, self.claims = upkeep.collector, upkeep.losses, upkeep.claims
-        self.commits.on_degraded = self.repairer.poke
+        self.commits.on_unfinished = self.repairer.poke
         self.failover = Failover(
             records,
             self.members,
@@ -112,6 +117,21 @@ class Controller:
             give_up=self.losses.give_up,
             wake=self.failover.wake,
         )
+        look = FreshLook(records, self.members, upkeep.stocks.now)
+        self.nodes = Nodes(
+            records,
+            tables,
+            self.members,
+            self.groups,
+            self.events,
+            look,
+            give_up=self.losses.give_up,
+            wake=self._membership_changed,
+        )
+        self.node_questions = NodeQuestions(self.members, look)
+        self.disks = Disks(
+            tables, self.members, self.events, look, lambda: upkeep.stocks.held, changed=self._membership_changed
+        )
 
     @classmethod
     async def start(
@@ -129,15 +149,23 @@ class Controller:
             await controller.pools.make_default()
         await controller.commits.load()
         await controller.rounds.load()
+        await controller.repairer.load_settings()
         log.info("controller_active", cluster=cluster.id, term=term.number, pending_saves=len(controller.commits))
         return controller
 
     async def run(self) -> None:
         """All that goes on by itself, until it is cancelled or the term is over."""
         try:
-            await run_until_one_fails(self.failover.run(), self.repairer.run(), self.collector.run())
+            await run_until_one_fails(
+                self.failover.run(), self.repairer.run(), self.collector.run(), self.scrubber.run()
+            )
         finally:
             await self.detector.close()
+
+    def _membership_changed(self) -> None:
+        """An operator took a node or a disk out of use, or back: groups and data follow."""
+        self.failover.wake()
+        self.repairer.poke()
 
     def _nodes_changed(self, changes: list[Change]) -> None:
         for change in changes:
@@ -159,7 +187,7 @@ class Controller:
         found = [self.records.frozen_because] if self.records.frozen_because else []
         found += self.records.store.warnings()
         what_follows = "its copies are made elsewhere if it stays away"
-        if any(pool.copies == 1 for pool in self.members.pools()) or self.repairer.unavailable:
+        if any(pool.member_count == 1 for pool in self.members.pools()) or self.repairer.unavailable:
             what_follows = "what only it holds cannot be read until it returns"
         for node in self.members.nodes():
             if node.state is NodeState.DOWN:
@@ -174,7 +202,8 @@ class Controller:
                     )
                 elif disk.state is DiskState.FAILED:
                     found.append(f"disk {disk.path} of node {node.id} failed: {disk.detail}")
-        found += [group.problem for group in self.members.with_problems(self.members.groups()) if group.problem]
+        troubled = [group.problem for group in self.members.with_problems(self.members.groups()) if group.problem]
+        found += _some(troubled, "groups are in trouble")
         found += _some(
             [
                 f"checkpoint {save.title} has no live copy of some blob: it comes back with its nodes"

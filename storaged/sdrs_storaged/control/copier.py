@@ -1,16 +1,18 @@
-"""One copy made, or one let go: orders to nodes, and the record before or after them, in the order that is safe."""
+"""One fragment made, or one let go: orders to nodes, and the record before or after them, in the order that is safe."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sdrs_core.checkpoints import Blob, Holder, Save, Shard
 from sdrs_core.cluster import Node, Order
+from sdrs_core.codes import MIRROR
 from sdrs_core.errors import CorruptDataError, UnavailableError
-from sdrs_core.ids import BlobId, DiskId, NodeId, SaveId
+from sdrs_core.ids import BlobId, DiskId, NodeId, PoolName, SaveId
 from sdrs_core.repair import Copy, Trim
+from sdrs_core.stocks import fragment_bytes
 from sdrs_storaged.control.claims import Claims, FragmentName
 from sdrs_storaged.control.holders import HolderRecords
 from sdrs_storaged.control.members import Members
@@ -31,17 +33,29 @@ class HeldFragment:
     size_bytes: int
     hash: str
     disk_id: DiskId
+    # Of the blob that it is a fragment of; of a whole copy the same as above.
+    code: str = MIRROR
+    source_size_bytes: int = 0
+    source_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A fragment to fetch, with all that its header tells, so that the catalog can be rebuilt from it (P19)."""
+    """A fragment to make, with all that its header tells, so that the catalog can be rebuilt from it (P19).
+
+    ``blob`` is what it will be a fragment of, with the size and the hash of the whole; ``source`` is what it is made
+    of: the same blob, or one of the same content in another form (P2).
+    """
 
     save: Save
     shard: Shard
     blob: Blob
     fragment_index: int
-    hash: str
+    source: Blob
+    # Whose nodes keep it: the checkpoint's own pool, or the one that mirrors that.
+    pool: PoolName
+    # 0: as fast as it goes.
+    max_bytes_per_second: int = 0
 
 
 class CopyCommands(Protocol):
@@ -49,7 +63,11 @@ class CopyCommands(Protocol):
 
     async def lookup_fragments(self, node: Node, names: Sequence[FragmentName]) -> list[HeldFragment]: ...
 
-    async def pull_fragment(self, node: Node, pull: Pull, sources: Sequence[Node], order: Order) -> HeldFragment: ...
+    async def pull_fragment(
+        self, node: Node, pull: Pull, sources: Sequence[tuple[Node, Holder]], order: Order
+    ) -> HeldFragment:
+        """``sources``: who holds which fragment of ``pull.source``."""
+        ...
 
     async def drop_fragments(
         self, node: Node, fragments: Sequence[FragmentName], order: Order
@@ -66,56 +84,66 @@ class Copier:
         self._nodes = nodes
         self._claims = claims
 
-    async def copy(self, save: Save, stored: Stored[Shard], action: Copy) -> bool:
-        """True once the copy is durable and on record; False if nobody wants it any more."""
-        blob, node = action.blob, self._members.node(action.target)
-        source = next(h for h in blob.holders if h.node_id == action.sources[0])
-        name = (blob.id, action.fragment_index)
+    async def copy(
+        self, save: Save, stored: Stored[Shard], action: Copy, pool: PoolName, max_bytes_per_second: int = 0
+    ) -> Holder | None:
+        """The holder, once the fragment is durable and on record; None if nobody wants it any more."""
+        blob, name = action.blob, (action.blob.id, action.fragment_index)
         # Until it is on record it looks like an orphan.
-        with self._claims.take(node.id, [name]) as mine:
+        with self._claims.take(action.target, [name]) as mine:
             if not mine:
-                raise UnavailableError(f"blob {blob.id} is being worked on at node {node.id}")
-            # A node may not have heard of a newer controller yet (P14), or of why this one is frozen (P18).
-            await self._records.check_leading()
-            pull = Pull(save, stored.value, blob, action.fragment_index, source.fragment_hash)
-            sources = [self._members.node(node_id) for node_id in action.sources]
-            held = await self._nodes.pull_fragment(node, pull, sources, await self._members.order(node.id))
-            if (held.hash, held.size_bytes) != (source.fragment_hash, blob.size_bytes):
-                raise CorruptDataError(
-                    f"node {node.id} pulled blob {blob.id} and has {held.size_bytes} bytes with hash {held.hash}, "
-                    f"where {blob.size_bytes} with {source.fragment_hash} are on record"
-                )
+                raise UnavailableError(f"blob {blob.id} is being worked on at node {action.target}")
+            pull = Pull(save, stored.value, blob, action.fragment_index, action.source, pool, max_bytes_per_second)
+            holder = await self.pull(action.target, pull, action.sources)
             reach("repair.pulled")
-            holder = Holder(node.id, held.disk_id, action.fragment_index, held.hash)
             wanted = await self._holders.add(stored.key, blob.id, holder)
-        log.info("copy_made", blob=blob.id, node=node.id, job=save.job, step=save.step, recorded=wanted)
-        return wanted
+        log.info("copy_made", blob=blob.id, node=holder.node_id, job=save.job, step=save.step, recorded=wanted)
+        return holder if wanted else None
+
+    async def pull(self, target: NodeId, pull: Pull, sources: Sequence[Holder]) -> Holder:
+        """The fragment is durable there, and of this blob. Whoever asks for it has a claim on it."""
+        node, blob, index = self._members.node(target), pull.blob, pull.fragment_index
+        # A node may not have heard of a newer controller yet (P14), or of why this one is frozen (P18).
+        await self._records.check_leading()
+        of_nodes = [(self._members.node(source.node_id), source) for source in sources]
+        held = await self._nodes.pull_fragment(node, pull, of_nodes, await self._members.order(node.id))
+        problem = difference(held, blob, index)
+        if problem:
+            raise CorruptDataError(f"node {node.id} made fragment {index} of blob {blob.id}: {problem}")
+        return Holder(node.id, held.disk_id, index, held.hash)
 
     async def trim(self, stored: Stored[Shard], action: Trim, kept: Sequence[Holder]) -> None:
-        """``kept``: the copies that make this one dispensable; each is looked at first."""
+        """``kept``: the fragments that make this one dispensable; each is looked at first."""
         holder, blob = action.holder, action.blob
         name = (blob.id, holder.fragment_index)
         with self._claims.take(holder.node_id, [name]) as mine:
             if not mine:
                 raise UnavailableError(f"blob {blob.id} is being worked on at node {holder.node_id}")
             # Also for a drop that was begun long ago: those others may have lost it since.
-            await self._check_held(blob, kept)
+            await self.check_held(blob, kept, beside=holder)
             if not holder.dropping:
-                await self._holders.mark_dropping(stored, blob.id, holder)
+                await self._holders.mark_dropping(stored, blob.id, {holder})
                 reach("trim.marked")
-            dropping = Holder(holder.node_id, holder.disk_id, holder.fragment_index, holder.fragment_hash, True)
-            await self._records.check_leading()
-            node = self._members.node(holder.node_id)
-            order = await self._members.order(node.id)
-            if name not in await self._nodes.drop_fragments(node, [name], order):
-                raise UnavailableError(f"node {node.id} did not confirm that blob {blob.id} is dropped")
+            await self.drop(holder.node_id, name)
             reach("trim.dropped")
-            await self._holders.remove(stored.key, blob.id, dropping)
-        log.info("copy_trimmed", blob=blob.id, node=holder.node_id)
+            await self._holders.remove(stored.key, blob.id, replace(holder, dropping=True))
+        log.info("copy_trimmed", blob=blob.id, node=holder.node_id, index=holder.fragment_index)
 
-    async def _check_held(self, blob: Blob, holders: Sequence[Holder]) -> None:
-        """A copy is let go for what others have, not for what they are said to have."""
+    async def drop(self, node_id: NodeId, name: FragmentName) -> None:
+        """P14: once the record says that it does not count. It is gone when this returns."""
+        await self._records.check_leading()
+        node = self._members.node(node_id)
+        order = await self._members.order(node.id)
+        if name not in await self._nodes.drop_fragments(node, [name], order):
+            raise UnavailableError(f"node {node.id} did not confirm that blob {name[0]} is dropped")
+
+    async def check_held(self, blob: Blob, holders: Sequence[Holder], *, beside: Holder | None = None) -> None:
+        """A fragment is let go for what others have, not for what they are said to have. ``beside``: the one that was
+        to go, which is better looked at too if they lack something.
+        """
         lacking = [holder.node_id for holder in holders if not await self._has(blob, holder)]
+        if lacking and beside:
+            lacking.append(beside.node_id)
         if lacking:
             raise MissingCopyError(f"blob {blob.id} is on record for nodes that lack it", tuple(lacking))
 
@@ -123,6 +151,24 @@ class Copier:
         name = (blob.id, holder.fragment_index)
         found = await self._nodes.lookup_fragments(self._members.node(holder.node_id), [name])
         return any((held.blob_id, held.fragment_index, held.hash) == (*name, holder.fragment_hash) for held in found)
+
+
+def difference(held: HeldFragment, blob: Blob, index: int) -> str:
+    """How it differs from what is on record of the blob, in a sentence; "": it does not."""
+    size_bytes = fragment_bytes(blob, index)
+    if (held.fragment_index, held.code, held.size_bytes) != (index, blob.code, size_bytes):
+        return (
+            f"it is fragment {held.fragment_index} of {held.code} and has {held.size_bytes} bytes, where "
+            f"{size_bytes} of {blob.code} are wanted"
+        )
+    source = (held.source_size_bytes, held.source_hash) if blob.code != MIRROR else (held.size_bytes, held.hash)
+    if source != (blob.size_bytes, blob.hash):
+        return (
+            f"it is of {source[0]} bytes with hash {source[1]}, where {blob.size_bytes} with {blob.hash} are on record"
+        )
+    # The same index of the same blob is the same bytes, whoever computed it.
+    known = {holder.fragment_hash for holder in blob.holders if holder.fragment_index == index}
+    return "" if not known or held.hash in known else f"it has hash {held.hash}, on record is {', '.join(known)}"
 
 
 class MissingCopyError(UnavailableError):

@@ -156,6 +156,12 @@ class Detector:
             if pulse.stream is not None:
                 return  # linked: only a peer has its doubts
 
+    def forget(self, node_id: NodeId) -> None:
+        """It belongs to the cluster no more: one that comes under its name is a new one."""
+        self._pulses.pop(node_id, None)
+        self._verdicts.pop(node_id, None)
+        self._changes = [change for change in self._changes if change.node_id != node_id]
+
     def restart_timers(self) -> None:
         """P20: this process stood still. What its nodes sent meanwhile is still on its way to us, and those that gave
         up on us meanwhile are about to link again.

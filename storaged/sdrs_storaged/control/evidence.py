@@ -5,12 +5,12 @@ Blocking, as ``Staging`` is; memory does not grow with the number of fragments (
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from sdrs_core.checkpoints import Blob, ContentKind, Holder, Shard, content_hash
+from sdrs_core.checkpoints import Holder
+from sdrs_core.codes import MIRROR
 from sdrs_core.ids import BlobId, DiskId, NodeId, SaveId
 from sdrs_storaged.control.staging import Staging
 from sdrs_storaged.control.witnesses import WitnessedFragment
@@ -21,13 +21,14 @@ CREATE TABLE fragment (
     save_id TEXT NOT NULL, rank INTEGER NOT NULL, ordinal INTEGER NOT NULL, size_bytes INTEGER NOT NULL,
     hash TEXT NOT NULL, created_unix_ms INTEGER NOT NULL, job TEXT NOT NULL, step INTEGER NOT NULL,
     attempt INTEGER NOT NULL, world_size INTEGER NOT NULL, blob_count INTEGER NOT NULL, kind TEXT NOT NULL,
-    pool TEXT NOT NULL,
+    pool TEXT NOT NULL, code TEXT NOT NULL, source_size_bytes INTEGER NOT NULL, source_hash TEXT NOT NULL,
+    save_pool TEXT NOT NULL,
     PRIMARY KEY (blob_id, fragment_index, node_id)
 ) WITHOUT ROWID
 """
 _COLUMNS = (
     "blob_id, fragment_index, node_id, disk_id, save_id, rank, ordinal, size_bytes, hash, created_unix_ms, job, step, "
-    "attempt, world_size, blob_count, kind, pool"
+    "attempt, world_size, blob_count, kind, pool, code, source_size_bytes, source_hash, save_pool"
 )
 
 
@@ -49,6 +50,10 @@ class Row(NamedTuple):
     blob_count: int
     kind: str
     pool: str
+    code: str
+    source_size_bytes: int
+    source_hash: str
+    save_pool: str
 
     @property
     def holder(self) -> Holder:
@@ -56,7 +61,13 @@ class Row(NamedTuple):
 
     @property
     def content(self) -> tuple[int, str]:
-        return self.size_bytes, self.hash
+        """Of the whole blob, whatever part of it this is."""
+        return self.source_size_bytes, self.source_hash
+
+    @property
+    def own_pool(self) -> str:
+        """The checkpoint's."""
+        return self.save_pool or self.pool
 
     @property
     def tells_all(self) -> bool:
@@ -90,6 +101,10 @@ class Evidence:
                 f.blob_count,
                 f.kind,
                 f.pool,
+                f.code,
+                f.source_size_bytes or f.size_bytes,
+                f.source_hash or f.hash,
+                f.save_pool,
             )
             for f in fragments
         ]
@@ -118,45 +133,35 @@ class Evidence:
     def of_rank(self, save_id: SaveId, rank: int) -> list[Row]:
         return self._rows("save_id = ? AND rank = ? ORDER BY ordinal, blob_id, node_id", save_id, rank)
 
+    def codes(self, pool: str) -> list[str]:
+        """The erasure codes that a pool's blobs are in, the most frequent first."""
+        query = (
+            "SELECT code FROM fragment WHERE pool = ? AND code != ? GROUP BY code "
+            "ORDER BY COUNT(DISTINCT blob_id) DESC, code"
+        )
+        return [row[0] for row in self._database.execute(query, (pool, MIRROR))]
+
+    def mirrors(self) -> list[tuple[str, str]]:
+        """(a pool, the one that mirrors it), as fragments tell."""
+        query = "SELECT DISTINCT save_pool, pool FROM fragment WHERE save_pool != '' ORDER BY save_pool, pool"
+        return [(row[0], row[1]) for row in self._database.execute(query)]
+
+    def blob_bytes(self, pool: str, mirrored_in: str = "") -> int:
+        """Of a pool's blobs, or of those that are mirrored in another one."""
+        where = "save_pool = ? AND pool = ?" if mirrored_in else "save_pool = '' AND pool = ?"
+        sizes = f"SELECT MAX(source_size_bytes) AS size FROM fragment WHERE {where} GROUP BY blob_id"
+        values = (pool, mirrored_in) if mirrored_in else (pool,)
+        return int(self._database.execute(f"SELECT SUM(size) FROM ({sizes})", values).fetchone()[0] or 0)
+
+    def copies(self, pool: str) -> int:
+        """Of the most blobs of a pool that has whole copies."""
+        query = (
+            "SELECT copies FROM (SELECT COUNT(*) copies FROM fragment WHERE pool = ? GROUP BY blob_id) "
+            "GROUP BY copies ORDER BY COUNT(*) DESC LIMIT 1"
+        )
+        found = self._database.execute(query, (pool,)).fetchone()
+        return int(found[0]) if found else 1
+
     def _rows(self, condition: str, *values: object) -> list[Row]:
         query = f"SELECT {_COLUMNS} FROM fragment WHERE {condition}"
         return [Row._make(row) for row in self._database.execute(query, values)]
-
-
-def assemble(save_id: SaveId, rank: int, rows: Sequence[Row]) -> tuple[Shard, str]:
-    """A rank's shard as its fragments tell it, and what is wrong with that; "": it is whole, and its copies agree."""
-    troubles: list[str] = []
-    by_ordinal: defaultdict[int, defaultdict[BlobId, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        by_ordinal[row.ordinal][row.blob_id].append(row)
-    blobs = []
-    for ordinal in sorted(by_ordinal):
-        candidates = by_ordinal[ordinal]
-        for blob_id, copies in candidates.items():
-            if len({row.content for row in copies}) > 1:
-                nodes = ", ".join(row.node_id for row in copies)
-                troubles.append(f"blob {blob_id} of rank {rank} is not the same on its nodes {nodes}")
-        kept = list(candidates.values())
-        if len({row.content for copies in kept for row in copies}) == 1:
-            # A rank sent its bytes again: the blob with most copies will do.
-            kept = [max(kept, key=lambda copies: (len(copies), copies[0].blob_id))]
-        elif len(kept) > 1:
-            # All stay on record: nobody can say which is wrong, so none is nobody's (I7).
-            troubles.append(f"rank {rank} has different blobs in place {ordinal}")
-        for copies in kept:
-            holders = tuple(row.holder for row in copies)
-            blobs.append(Blob(copies[0].blob_id, ordinal, *copies[0].content, holders=holders))
-    counts = {row.blob_count for row in rows}
-    if len(counts) > 1:
-        troubles.append(f"the blobs of rank {rank} do not agree about how many there are")
-    elif [blob.ordinal for blob in blobs] != list(range(*counts)):
-        troubles.append(f"rank {rank} has {len(blobs)} of {max(counts)} blobs")
-    shard = Shard(
-        save_id,
-        rank,
-        ContentKind(rows[0].kind or ContentKind.STATE),
-        sum(blob.size_bytes for blob in blobs),
-        content_hash((blob.size_bytes, blob.hash) for blob in blobs),
-        tuple(blobs),
-    )
-    return shard, "; ".join(troubles)

@@ -13,7 +13,7 @@ from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.cluster_map import ClusterMap
 from sdrs_storaged.control.events import Events
-from sdrs_storaged.control.meta.store import Op, Put
+from sdrs_storaged.control.meta.store import Delete, Op, Put
 from sdrs_storaged.control.records import Records, Stored, put
 from sdrs_storaged.control.tables import ClusterRecord, Tables
 from sdrs_storaged.fault_points import reach
@@ -91,30 +91,40 @@ class Groups:
 
     def has_group_of(self, node_id: NodeId) -> bool:
         """Whether the node leads a group of its own in every pool: the answer to making one may have been lost."""
-        return all(_group_id(pool, node_id) in self._tables.groups for pool in self._tables.pools)
+        return all(
+            _group_id(name, node_id) in self._tables.groups
+            for name, stored in self._tables.pools.items()
+            if stored.value.pool.has_node(node_id)
+        )
 
     def move_in_progress(self, group_id: GroupId) -> str:
         return f"group {group_id} is being moved: saves go to others meanwhile" if group_id in self.moving else ""
 
     # Planning: who belongs where when all is well. The caller holds the change.
 
-    async def plan(self, pools: Iterable[PoolName] | None = None) -> None:
+    async def plan(self, pools: Iterable[PoolName] | None = None, *, back_home: NodeId | None = None) -> None:
         """Bring the homes of all groups in line with the nodes there are; a node that is new gets a group of its own.
 
         Members are left alone: those follow their homes by failover's decision, under an epoch of their own.
+        ``back_home``: a node that was to leave and stays leads its own groups again.
         """
         for name in list(pools if pools is not None else self._tables.pools):
-            changed = [group for group in await self._planned(name) if self._is_news(group)]
+            changed = [group for group in await self._planned(name, back_home) if self._is_news(group)]
             for start in range(0, len(changed), _MAX_PER_TXN):
                 await self._store(name, changed[start : start + _MAX_PER_TXN], [])
 
-    async def _planned(self, name: PoolName) -> list[Group]:
+    async def _planned(self, name: PoolName, back_home: NodeId | None) -> list[Group]:
         pool = self._tables.pools[name].value.pool
-        domains = {node_id: stored.value.node.domain for node_id, stored in self._tables.nodes.items()}
-        owners = {_group_id(name, node_id): node_id for node_id in sorted(self._tables.nodes)}
+        mine = {node_id: r.value.node for node_id, r in self._tables.nodes.items() if pool.has_node(node_id)}
+        # A node that is being drained is in nobody's home, also not in that of its own group.
+        domains = {node_id: node.domain for node_id, node in mine.items() if not node.draining}
+        owners = {_group_id(name, node_id): node_id for node_id in sorted(mine)}
         current = {g.value.id: g.value.home for g in self._tables.groups.values() if g.value.pool == name}
+        if back_home in domains:
+            own = _group_id(name, back_home)
+            current[own] = (back_home, *(node_id for node_id in current.get(own, ()) if node_id != back_home))
         planned = []
-        for group_id, home in sorted(plan_homes(domains, pool.copies, current, owners).items()):
+        for group_id, home in sorted(plan_homes(domains, pool.member_count, current, owners).items()):
             known = self._tables.groups.get(group_id)
             if known:
                 planned.append(replace(known.value, home=home))
@@ -126,6 +136,35 @@ class Groups:
         """Above all that nodes may remember of a group of that name (I3)."""
         floor = await self._records.get(keys.epoch_floor(pool), int)
         return max(first_epoch(self._incarnation), floor.value + 1 if floor else 0)
+
+    async def leave(self, pool: PoolName, node_ids: Iterable[NodeId], extra: Sequence[Op] = ()) -> int:
+        """The groups named after these nodes are no more, and ``extra`` is written with that. The caller holds the
+        change. The revision at which ``extra`` was written.
+
+        The layout rises in any case: no receipt that was checked before counts from here on (P7). The highest epoch is
+        kept: a group that comes under the same name begins above what nodes may remember (I3).
+        """
+        floor = await self._records.get(keys.epoch_floor(pool), int)
+        gone = [self._tables.groups[own] for n in node_ids if (own := _group_id(pool, n)) in self._tables.groups]
+        highest = max((floor.value if floor else 0, *(stored.value.epoch for stored in gone)))
+        revision = await self._drop_groups(pool, gone[:_MAX_PER_TXN], highest, extra)
+        for start in range(_MAX_PER_TXN, len(gone), _MAX_PER_TXN):
+            await self._drop_groups(pool, gone[start : start + _MAX_PER_TXN], highest, ())
+        return revision
+
+    async def _drop_groups(
+        self, pool: PoolName, gone: Sequence[Stored[Group]], highest_epoch: int, extra: Sequence[Op]
+    ) -> int:
+        layout = self._tables.layouts[pool]
+        raised = layout.value.raised()
+        writes: list[Op] = [*extra, put(layout.key, raised), *(Delete(stored.key) for stored in gone)]
+        if gone:
+            writes.append(put(keys.epoch_floor(pool), highest_epoch))
+        revision = await self._records.commit([layout.unchanged()], writes)
+        self._tables.layouts[pool] = Stored(layout.key, raised, revision)
+        for stored in gone:
+            del self._tables.groups[stored.value.id]
+        return revision
 
     def _is_news(self, group: Group) -> bool:
         known = self._tables.groups.get(group.id)

@@ -4,8 +4,10 @@
 
     cluster                             the cluster's id, incarnation and secret
     node/ID   pool/NAME   layout/POOL   group/POOL/ID
-    epochs/POOL                         of a pool that was deleted: the highest epoch that nodes may remember
+    removing/ID                         a node is about to be removed: nothing on it goes on record any more (P7)
+    epochs/POOL                         of groups that are gone: the highest epoch that nodes may remember
     automatic                           whether failover is paused
+    repair                              how fast repair may be, if an operator said so
     term/INCARNATION/NUMBER             the id of each term, and where it began (P18)
     event/TIME/ID                       the history, newest first
     job/NAME                            current attempt; from where it resumed
@@ -14,6 +16,7 @@
     trash/SAVE                          one that was aborted or deleted, on its way out
     shard/SAVE/RANK                     a rank's blobs and their holders (P3)
     round/JOB                           the restore round under way (P16)
+    scrub                               the scrub under way and how far it is, or the last one; when each kind was done
     seal                                the catalog was exported and goes on elsewhere (P18): nothing changes any more
     replacing                           a catalog is being put in the place of an empty one; gone once it is whole
     bookmark                            written by an export to know when it has caught up with changes
@@ -30,6 +33,7 @@ from sdrs_core.ids import MAX_STEP
 
 CLUSTER = "cluster"
 AUTOMATIC = "automatic"
+REPAIR = "repair"
 EVENTS = "event/"
 TERMS = "term/"
 NODES = "node/"
@@ -41,6 +45,7 @@ SAVES = "save/"
 TRASH = "trash/"
 ROUNDS = "round/"
 SHARDS = "shard/"
+SCRUB = "scrub"
 SEAL = "seal"
 REPLACING = "replacing"
 BOOKMARK = "bookmark"
@@ -52,6 +57,10 @@ _MAX_ORDINAL = 10**6
 
 def node(node_id: str) -> str:
     return f"{NODES}{node_id}"
+
+
+def removing(node_id: str) -> str:
+    return f"removing/{node_id}"
 
 
 def pool(name: str) -> str:

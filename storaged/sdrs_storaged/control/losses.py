@@ -8,7 +8,9 @@ from sdrs_core.checkpoints import Blob, Save, Shard
 from sdrs_core.errors import RefusedError
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import NodeId, PoolName
-from sdrs_core.repair import Patience, Stock, decide_repair
+from sdrs_core.mirroring import twin_of
+from sdrs_core.stocks import Stock
+from sdrs_core.whereabouts import is_unheard, readable_holders
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.records import Records, Stored
@@ -28,7 +30,7 @@ class Losses:
 
     async def unavailable(self, pool: PoolName, on: Set[NodeId] | None = None) -> list[Stored[Save]]:
         """A fresh and complete look: the readable saves of ``pool`` of which some blob (that one of ``on`` should hold,
-        if they are given) has no copy in reach, after all who are up were asked for one.
+        if they are given) cannot be read from those in reach, in any pool, after all who are up were asked.
 
         RefusedError while it cannot be told, because a node that matters was not heard yet.
         """
@@ -58,22 +60,23 @@ class Losses:
         nodes = self._stocks.now()
         async for shard in self._records.all(keys.shards(save.save_id), Shard):
             for blob in shard.value.blobs:
-                decision = decide_repair(blob, nodes, wanted=1, eligible=frozenset(), patience=Patience())
-                if decision.readable or not _lies_on(blob, on):
+                twin = twin_of(shard.value, blob)
+                forms = [blob, twin] if twin else [blob]
+                if any(readable_holders(form, nodes) for form in forms) or not _lies_on(forms, on):
                     continue
-                if decision.undecided:
-                    unheard = [h.node_id for h in blob.holders if _is_unheard(h.node_id, nodes)]
+                if any(is_unheard(form, nodes) for form in forms):
+                    unheard = {h.node_id for form in forms for h in form.holders if _is_unheard(h.node_id, nodes)}
                     raise RefusedError(
-                        f"{save.title} may be lost or not: node {', '.join(unheard)} was not heard yet by this "
+                        f"{save.title} may be lost or not: node {', '.join(sorted(unheard))} was not heard yet by this "
                         f"controller. Wait until it is up, or known to be down"
                     )
-                if not await self._strays.adopt([(shard.key, blob)], nodes):
+                if not await self._strays.adopt([(shard.key, form) for form in forms], nodes):
                     return False
         return True
 
 
-def _lies_on(blob: Blob, nodes: Set[NodeId] | None) -> bool:
-    return nodes is None or any(holder.node_id in nodes for holder in blob.holders)
+def _lies_on(forms: Sequence[Blob], nodes: Set[NodeId] | None) -> bool:
+    return nodes is None or any(holder.node_id in nodes for form in forms for holder in form.holders)
 
 
 def _is_unheard(node_id: NodeId, nodes: dict[NodeId, Stock]) -> bool:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from sdrs_core.cluster import Authority, Disk, Group, Node, NodeState, Order, Pool
+from sdrs_core.cluster import Authority, Disk, DiskState, Group, Node, NodeState, Order, Pool
 from sdrs_core.errors import NotFoundError, PermissionDeniedError, RefusedError
 from sdrs_core.failover import Liveness, NodeFacts, View, problem_of, refusal_of
-from sdrs_core.ids import GroupId, NodeId, PoolName, SaveId, check_name
+from sdrs_core.ids import DiskId, GroupId, NodeId, PoolName, SaveId, check_name
 from sdrs_proto.signing import shared_secret
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.cluster_map import ClusterMap
 from sdrs_storaged.control.detector import Detector
 from sdrs_storaged.control.groups import Groups
-from sdrs_storaged.control.meta.store import Compare
+from sdrs_storaged.control.meta.store import Compare, Op
 from sdrs_storaged.control.records import Records, Stored, put
 from sdrs_storaged.control.tables import ClusterRecord, Layout, NodeRecord, Tables
 from sdrs_storaged.control.terms import Terms
@@ -25,6 +26,8 @@ from sdrs_storaged.logs import get_log
 log = get_log("members")
 
 _MOMENT_SECONDS = 0.05
+# The daemon of a node that was removed finds that out within a beat, and is not to join again before it is stopped.
+_TURNED_AWAY_SECONDS = 60.0
 
 
 class Members:
@@ -48,6 +51,11 @@ class Members:
         self._taking_saves: tuple[object, dict[PoolName, tuple[list[Group], dict[NodeId, Node]]]] = (None, {})
         # Pools that are being deleted: no save begins in them.
         self.leaving: set[PoolName] = set()
+        # One operation that takes nodes out of use at a time: two that are each fine may together leave too few.
+        self.shrinking = asyncio.Lock()
+        self._removed: dict[NodeId, tuple[str, float]] = {}
+        # Which groups receive saves now; who knows that is wired later.
+        self.busy_groups: Callable[[], frozenset[GroupId]] = frozenset
         # This controller has seen to it that the groups are those of its nodes.
         self._is_planned = False
 
@@ -60,8 +68,8 @@ class Members:
         )
 
     async def order(self, node_id: NodeId) -> Order:
-        """What a command to this node carries."""
-        return Order(self.authority(), self._tables.nodes[node_id].value.secret)
+        """What a command to this node carries; NotFoundError if it was removed meanwhile."""
+        return Order(self.authority(), self.record(node_id).secret)
 
     # Nodes
 
@@ -88,34 +96,67 @@ class Members:
                 f'node id "{node.id}" belongs to another node of this cluster: give this one an id of its own, '
                 "or start it on the data_dir that it had before"
             )
+        if known is None:
+            self._check_not_removed(node.id, secret)
         # After that: a stranger under a known name must not be able to stop the cluster.
         await self._notice_time_travel(node.id, seen)
-        cordoned = known.value.node.cordoned if known else False
-        joined = replace(node, state=NodeState.DOWN, disks=(), cordoned=cordoned, flapping=False)
+        joined = replace(node, state=NodeState.DOWN, disks=(), cordoned=False, draining=False, flapping=False)
         record = NodeRecord(joined, secret)
+        if known:
+            kept = known.value
+            joined = replace(joined, cordoned=kept.node.cordoned, draining=kept.node.draining)
+            record = replace(kept, node=joined, secret=secret)
         is_news = known is None or known.value != record
         has_moved = known is None or known.value.node.domain != node.domain
         # Before it is stored: the answer to that may be lost, and then it is planned when the node comes again.
         self._is_planned &= not has_moved and self._groups.has_group_of(node.id)
         if is_news:
-            await self._store_node(record)
+            await self.store_node(record)
         if not self._is_planned:
             await self._groups.plan()
             self._is_planned = is_news = True
         log.info("node_registered", node=node.id, address=node.endpoints.grpc, pid=node.pid)
         return is_news
 
-    async def _store_node(self, record: NodeRecord) -> None:
+    def _check_not_removed(self, node_id: NodeId, secret: str) -> None:
+        removed, until = self._removed.get(node_id, ("", 0.0))
+        if removed == secret and self._detector.now_seconds() < until:
+            raise RefusedError(
+                f"node {node_id} was removed from this cluster: stop it. Started again later it joins as a new one",
+                node=node_id,
+            )
+        self._removed.pop(node_id, None)
+
+    async def store_node(self, record: NodeRecord, extra: Sequence[Op] = ()) -> None:
+        """The caller holds the change."""
         key = keys.node(record.node.id)
         known = self._tables.nodes.get(record.node.id)
         compare = [known.unchanged() if known else Compare.absent(key)]
-        revision = await self._records.commit(compare, [put(key, record)])
+        revision = await self._records.commit(compare, [put(key, record), *extra])
         self._tables.nodes[record.node.id] = Stored(key, record, revision)
+
+    def raise_map(self) -> None:
+        """Nodes and clients are told."""
+        self._map.raise_number()
+
+    def plan_again(self) -> None:
+        """The homes of groups are not those of the nodes there are: if nobody else plans them, the next node that
+        registers does.
+        """
+        self._is_planned = False
 
     async def set_cordon(self, node_id: NodeId, *, cordoned: bool) -> None:
         async with self._tables.change():
-            record = self._known(node_id)
-            await self._store_node(replace(record, node=replace(record.node, cordoned=cordoned)))
+            record = self.record(node_id)
+            await self.store_node(replace(record, node=replace(record.node, cordoned=cordoned)))
+        self._map.raise_number()
+
+    def forget(self, record: NodeRecord) -> None:
+        """Its record is gone; whoever still runs under its name is turned away for a while."""
+        node_id = record.node.id
+        self._tables.nodes.pop(node_id, None)
+        self._removed[node_id] = (record.secret, self._detector.now_seconds() + _TURNED_AWAY_SECONDS)
+        self._detector.forget(node_id)
         self._map.raise_number()
 
     async def _notice_time_travel(self, node_id: NodeId, seen: Authority) -> None:
@@ -159,21 +200,32 @@ class Members:
         if node_id in self._tables.nodes:
             self._detector.stream_ended(self.node(node_id), stream)
 
-    def _known(self, node_id: NodeId) -> NodeRecord:
+    def record(self, node_id: NodeId) -> NodeRecord:
         known = self._tables.nodes.get(node_id)
         if known is None:
             names = ", ".join(sorted(self._tables.nodes)) or "none yet"
             raise NotFoundError(f'node "{node_id}" does not exist; known nodes: {names}', node=node_id)
         return known.value
 
+    def retired_disks(self, node_id: NodeId) -> frozenset[DiskId]:
+        """Those that will not come back, by an operator's word."""
+        return frozenset(self.record(node_id).retired_disks)
+
+    def draining_disks(self, node_id: NodeId) -> tuple[DiskId, ...]:
+        return self.record(node_id).draining_disks
+
     def node(self, node_id: NodeId) -> Node:
+        known = self.record(node_id)
         return replace(
-            self._known(node_id).node,
+            known.node,
             state=NodeState.UP if self._detector.is_up(node_id) else NodeState.DOWN,
-            disks=self._detector.disks(node_id),
+            disks=tuple(_as_recorded(disk, known) for disk in self._detector.disks(node_id)),
             last_seen_unix_ms=self._detector.last_seen_unix_ms(node_id),
             flapping=self._detector.is_flapping(node_id),
         )
+
+    def domains(self) -> dict[NodeId, str]:
+        return {node_id: stored.value.node.domain for node_id, stored in self._tables.nodes.items()}
 
     def node_ids(self) -> list[NodeId]:
         return sorted(self._tables.nodes)
@@ -229,9 +281,10 @@ class Members:
                 domain=node.domain,
                 liveness=self._detector.liveness(node.id),
                 takes_writes=any(disk.state.takes_writes for disk in node.disks),
-                cordoned=node.cordoned,
+                cordoned=node.cordoned or node.draining,
+                draining=node.draining,
                 flapping=node.flapping,
-                up_for_seconds=self._detector.state_seconds(node.id),
+                state_seconds=self._detector.state_seconds(node.id),
             )
         return View(
             nodes=facts,
@@ -240,6 +293,7 @@ class Members:
             paused=bool(self.paused_because()),
             shunned=self._groups.shunned(),
             moving=frozenset(self._groups.moving),
+            busy=self.busy_groups(),
         )
 
     def is_moving(self, group_id: GroupId) -> bool:
@@ -274,3 +328,13 @@ class Members:
         """As operators see them: each with what is wrong with it."""
         view = self.view()
         return [replace(group, problem=problem_of(group, view)) for group in groups]
+
+
+def _as_recorded(disk: Disk, record: NodeRecord) -> Disk:
+    """The record says whether it is drained; its node reports that too, as it was told last."""
+    is_closed = disk.id in record.draining_disks or disk.id in record.retired_disks
+    if is_closed and disk.state is not DiskState.FAILED:
+        return replace(disk, state=DiskState.DRAINING)
+    if not is_closed and disk.state is DiskState.DRAINING:
+        return replace(disk, state=DiskState.OK)
+    return disk

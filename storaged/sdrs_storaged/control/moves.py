@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from sdrs_core.checkpoints import Save
 from sdrs_core.cluster import Group, Pool
+from sdrs_core.departures import is_good
 from sdrs_core.errors import RefusedError
 from sdrs_core.failover import Liveness, View, decide_failover
 from sdrs_core.ids import GroupId, NodeId, PoolName
@@ -50,14 +51,13 @@ class Moves:
         self._find_lost = find_lost
         self._give_up = give_up
         self._wake = wake
-        self._cordoning = asyncio.Lock()
 
     # Switchover: drain, then move
 
     async def switchover(self, group_id: GroupId, to: str, drain_seconds: float) -> Group:
         group = self._members.group(group_id)
         pool = self._members.pool(group.pool)
-        if pool.copies == 1:
+        if pool.member_count == 1:
             raise RefusedError(
                 f"group {group_id} has one member, whose data would stay behind: an L1 group is not moved. To keep new "
                 f"saves away from node {group.primary}: sdrs node cordon {group.primary}"
@@ -95,7 +95,8 @@ class Moves:
             view = self._members.view()
             # An L1 group has no other member: any node will do.
             others = (*group.home, *group.members) if len(group.home) > 1 else sorted(view.nodes)
-            good = [node_id for node_id in others if node_id != group.primary and _is_good(view, node_id)]
+            pool = view.pools[group.pool]
+            good = [n for n in others if n != group.primary and is_good(view, n) and pool.has_node(n)]
             if not good:
                 raise RefusedError(
                     f"no other member of group {group.id} ({', '.join(group.members)}) can take over now: "
@@ -110,6 +111,16 @@ class Moves:
         facts = view.nodes[target]
         if facts.liveness is not Liveness.UP:
             raise RefusedError(f"node {target} is {facts.liveness}: it cannot take over group {group.id}")
+        if not view.pools[group.pool].has_node(target):
+            raise RefusedError(
+                f'node {target} is not in pool "{group.pool}": it cannot take over group {group.id} '
+                f"(sdrs pool expand {group.pool} {target})"
+            )
+        if facts.draining:
+            raise RefusedError(
+                f"node {target} is being drained: it cannot take over group {group.id} "
+                f"(sdrs node drain {target} --cancel)"
+            )
         if facts.cordoned:
             raise RefusedError(
                 f"node {target} is cordoned: it cannot take over group {group.id} (sdrs node uncordon {target})"
@@ -126,12 +137,12 @@ class Moves:
     async def failover(self, group_id: GroupId, to: str, *, accept_data_loss: bool) -> tuple[Group, list[Save]]:
         group = self._members.group(group_id)
         pool = self._members.pool(group.pool)
-        if pool.copies == 1:
+        if pool.member_count == 1:
             self._check_lost(group)
         # Before anything is given up: who has nobody to take over gives up nothing.
         target = self._target(group, to)
         lost: list[Save] = []
-        if pool.copies == 1 or accept_data_loss:
+        if pool.member_count == 1 or accept_data_loss:
             lost = await self._settle_losses(group, pool, accept_data_loss=accept_data_loss)
         async with self._tables.change():
             group = self._members.group(group_id)
@@ -181,8 +192,7 @@ class Moves:
         self._wake()
 
     async def set_cordon(self, node_id: NodeId, *, cordoned: bool) -> None:
-        # One at a time: two that are each fine may together leave too few.
-        async with self._cordoning:
+        async with self._members.shrinking:
             node = self._members.node(node_id)
             if node.cordoned == cordoned:
                 return
@@ -195,11 +205,11 @@ class Moves:
 
     def _check_cordon(self, node_id: NodeId) -> None:
         view = self._members.view()
-        left = [other for other in view.nodes if other != node_id and _is_good(view, other)]
         for pool in self._members.pools():
-            if len(left) < pool.copies:
+            left = [n for n in view.nodes if n != node_id and pool.has_node(n) and is_good(view, n)]
+            if pool.has_node(node_id) and len(left) < pool.member_count:
                 raise RefusedError(
-                    f'pool "{pool.name}" needs {pool.copies} nodes that take saves, and without {node_id} it has '
+                    f'pool "{pool.name}" needs {pool.member_count} nodes that take saves, and without {node_id} it has '
                     f"{len(left)}: start or uncordon another node first"
                 )
 
@@ -209,25 +219,20 @@ def _nodes_of(group: Group) -> set[NodeId]:
     return {*group.members, *group.home, NodeId(group.id.removeprefix(f"{group.pool}:"))}
 
 
-def _is_good(view: View, node_id: NodeId) -> bool:
-    facts = view.nodes.get(node_id)
-    return facts is not None and facts.liveness is Liveness.UP and facts.takes_writes and not facts.cordoned
-
-
 def _led_by(group: Group, target: NodeId, view: View) -> Group:
     """``group`` with ``target`` as its primary, also in its home: automatic failover does not move it back.
 
     Members that are lost are replaced where there are spares, also while that is paused: an operator asked for it.
     """
     pool = view.pools[group.pool]
-    staying = _beside(target, group.members, view)[: pool.copies]
+    staying = _beside(target, group.members, view)[: pool.member_count]
     moved = replace(
         group,
         epoch=group.epoch + 1,
         # In order of seniority: who is new comes last.
         members=tuple(node for node in dict.fromkeys((*group.members, target)) if node in staying),
         primary=target,
-        home=_beside(target, (*group.home, *group.members), view)[: pool.copies],
+        home=_beside(target, (*group.home, *group.members), view)[: pool.member_count],
     )
     others = tuple(known for known in view.groups if known.id != group.id)
     undecided = replace(view, groups=(moved, *others), paused=False, moving=frozenset())

@@ -21,9 +21,10 @@ from sdrs_core.snapshots import SnapshotId
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.archive import CHUNK_BYTES
 from sdrs_storaged.control.clock import Clock
+from sdrs_storaged.control.corrections import Problems
 from sdrs_storaged.control.evidence import Evidence
 from sdrs_storaged.control.imports import stage
-from sdrs_storaged.control.reconcile import Problems, Reconciler
+from sdrs_storaged.control.reconcile import Reconciler
 from sdrs_storaged.control.records import parse, put
 from sdrs_storaged.control.replacement import Replacement
 from sdrs_storaged.control.staging import Staging
@@ -229,9 +230,17 @@ def _stage_nodes(staging: Staging, heard: list[Testimony]) -> None:
     for testimony in heard:
         key = keys.node(testimony.node.id)
         value = staging.get_sync(key)
-        cordoned = value is not None and parse(key, value, NodeRecord).node.cordoned
-        node = replace(testimony.node, state=NodeState.DOWN, disks=(), cordoned=cordoned, flapping=False)
-        staging.apply_sync([(key, put(key, NodeRecord(node, secret="")).value)])
+        known = parse(key, value, NodeRecord) if value is not None else NodeRecord(testimony.node, secret="")
+        node = replace(
+            testimony.node,
+            state=NodeState.DOWN,
+            disks=(),
+            # What operators said of it stays.
+            cordoned=value is not None and known.node.cordoned,
+            draining=value is not None and known.node.draining,
+            flapping=False,
+        )
+        staging.apply_sync([(key, put(key, replace(known, node=node, secret="")).value)])
 
 
 async def _whole(content: bytes) -> AsyncIterator[bytes]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sdrs_core.checkpoints import Blob, SaveState, Shard
-from sdrs_core.cluster import Group
+from sdrs_core.cluster import Group, Pool
+from sdrs_core.codes import MIRROR, parse_code
 from sdrs_core.errors import (
     AlreadyExistsError,
     InternalError,
     InvalidArgumentError,
+    NotFoundError,
     PermissionDeniedError,
     RefusedError,
     SaveFailedError,
@@ -19,6 +21,8 @@ from sdrs_core.errors import (
     UnavailableError,
 )
 from sdrs_core.ids import GroupId, JobName, NodeId, PoolName, SaveId
+from sdrs_core.levels import Level
+from sdrs_core.redundancy import Standing, present_form, standing
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.members import Members
@@ -92,7 +96,13 @@ class Receipts:
         self._members.check_capability(shard.save_id, receipt.capability)
         if any(not blob.holders for blob in shard.blobs) or not shard.blobs:
             raise InvalidArgumentError("a receipt names blobs, and at least one holder for each")
-        group = self._members.group(receipt.group_id)
+        try:
+            group = self._members.group(receipt.group_id)
+        except NotFoundError as error:
+            raise StaleEpochError(
+                f"group {receipt.group_id} is no more, its node left the pool: begin the save again",
+                group=receipt.group_id,
+            ) from error
         # I3: only the primary of the current epoch. The layout, which moves with the group, is compared when the
         # receipt is stored, so this look and the transaction are one.
         if group.epoch != receipt.epoch or group.primary != node_id:
@@ -102,9 +112,10 @@ class Receipts:
                 epoch=group.epoch,
                 primary=group.primary,
             )
+        pool = self._members.pool(group.pool)
+        self._check_members(group, pool)
         for blob in shard.blobs:
-            _check_holders(blob, group)
-        self._check_copies(group)
+            _check_holders(blob, group, pool, self._members.domains())
         registered = await self._records.get(keys.shard(shard.save_id, shard.rank), Shard)
         if registered and registered.value.content_hash == shard.content_hash:
             unfinished = self._commits.get(shard.save_id)
@@ -126,13 +137,12 @@ class Receipts:
             raise InvalidArgumentError(f'{save.title} goes to pool "{save.pool}", not to that of group {group.id}')
         return None
 
-    def _check_copies(self, group: Group) -> None:
+    def _check_members(self, group: Group, pool: Pool) -> None:
         """I4: a group below its minimum refuses rather than acknowledging less, unless the pool says otherwise."""
-        pool = self._members.pool(group.pool)
-        if len(group.members) < pool.copies and not pool.allow_degraded:
+        if len(group.members) < pool.member_count and not pool.can_shrink:
             raise RefusedError(
-                f"group {group.id} has {len(group.members)} of {pool.copies} members: start another node, or let saves "
-                f"go on with fewer copies: sdrs pool set {pool.name} --allow-degraded"
+                f"group {group.id} has {len(group.members)} of {pool.member_count} members: start another node, or let "
+                f"saves go on with fewer copies: sdrs pool set {pool.name} --allow-degraded"
             )
 
     async def _explain_ended(self, save_id: SaveId, receipt: Receipt) -> None:
@@ -171,13 +181,46 @@ class Receipts:
             return error
 
 
-def _check_holders(blob: Blob, group: Group) -> None:
-    """I1, P5: the members of the group, each once, with the very bytes; nobody else can have been asked."""
+def _check_holders(blob: Blob, group: Group, pool: Pool, domains: Mapping[NodeId, str]) -> None:
+    """I1, P5: members of the group, each with the very bytes; nobody else can have been asked."""
     names = [holder.node_id for holder in blob.holders]
-    if sorted(names) != sorted(group.members):
-        raise PermissionDeniedError(
-            f"blob {blob.id} names the holders {', '.join(names)}: the members of group {group.id} at epoch "
-            f"{group.epoch} are {', '.join(group.members)}, and every one of them must hold it"
+    if not set(names) <= set(group.members):
+        raise _unlike(blob, group, names)
+    if any(holder.dropping for holder in blob.holders):
+        raise InvalidArgumentError(f"blob {blob.id} names a holder that is letting go of it: send it again")
+    if blob.code == MIRROR:
+        if any(holder.fragment_hash != blob.hash or holder.fragment_index for holder in blob.holders):
+            raise InvalidArgumentError(f"blob {blob.id} is not the same on all of its holders: send it again")
+        if len(set(names)) < len(names):
+            raise _unlike(blob, group, names)
+        if pool.level is not Level.L3 and len(names) < min(pool.member_count, len(group.members)):
+            # Nobody's forgery: the pool spread its blobs a moment ago, and the primary was not told of the change yet.
+            raise UnavailableError(
+                f"blob {blob.id} has {len(names)} copies, and all {len(group.members)} members of group {group.id} "
+                "must hold it now: seal it again"
+            )
+    else:
+        _check_fragments(blob)
+    # What is acknowledged survives the loss of any one domain, unless the pool says that less will do.
+    least = Standing.READABLE if pool.allow_degraded or pool.level is not Level.L3 else Standing.SAFE
+    if standing(present_form(blob, pool), blob.holders, domains) < least:
+        raise RefusedError(
+            f"blob {blob.id} would not survive the loss of one failure domain ({len(names)} of its fragments are "
+            f"stored): start another node, or: sdrs pool set {pool.name} --allow-degraded"
         )
-    if any(holder.fragment_hash != blob.hash or holder.dropping for holder in blob.holders):
-        raise InvalidArgumentError(f"blob {blob.id} is not the same on all of its holders: send it again")
+
+
+def _check_fragments(blob: Blob) -> None:
+    code = parse_code(blob.code)
+    indexes = [holder.fragment_index for holder in blob.holders]
+    if code is None or len(set(indexes)) < len(indexes) or max(indexes) >= code.total:
+        raise InvalidArgumentError(f"blob {blob.id} names the fragments {indexes}, which are not those of {blob.code}")
+    if any(not holder.fragment_hash for holder in blob.holders):
+        raise InvalidArgumentError(f"blob {blob.id} names a fragment without its hash: send it again")
+
+
+def _unlike(blob: Blob, group: Group, names: Sequence[NodeId]) -> PermissionDeniedError:
+    return PermissionDeniedError(
+        f"blob {blob.id} names the holders {', '.join(names)}: the members of group {group.id} at epoch "
+        f"{group.epoch} are {', '.join(group.members)}, and every one of them must hold it"
+    )

@@ -2,7 +2,7 @@
 
 What the copy knows is kept, with the holders that are really there; those on nodes that were not asked stay as they
 were, since such a node may return. Saves that only fragments tell of become checkpoints if all ranks and blobs are
-there and all copies agree. Those that are incomplete go into the trash, where the grace period keeps their fragments
+there and all fragments agree. Those that are incomplete go into the trash, where the grace period keeps their fragments
 for an operator to look at; those of which nobody can tell (files of earlier versions) are set aside and held.
 
 Blocking: it runs in a thread, on the staged records.
@@ -10,62 +10,61 @@ Blocking: it runs in a thread, on the staged records.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from sdrs_core.attempts import Job
-from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard
+from sdrs_core.checkpoints import Blob, ContentKind, Save, SaveState, Shard
 from sdrs_core.cluster import DEFAULT_POOL, MAX_MIRRORS, Pool
 from sdrs_core.errors import InvalidArgumentError
 from sdrs_core.ids import JobName, NodeId, PoolName, SaveId, check_name, random_id
 from sdrs_core.levels import Level
+from sdrs_core.redundancy import worth
+from sdrs_core.soundness import counted, is_readable
 from sdrs_storaged.control import keys
-from sdrs_storaged.control.evidence import Evidence, Row, assemble
+from sdrs_storaged.control.assembly import assemble
+from sdrs_storaged.control.corrections import Corrections, Problems
+from sdrs_storaged.control.evidence import Evidence, Row
+from sdrs_storaged.control.findings import forms_of
+from sdrs_storaged.control.lost_pools import LostPools
 from sdrs_storaged.control.records import parse, put
 from sdrs_storaged.control.staging import Staging
-from sdrs_storaged.control.tables import Layout, PoolRecord
+from sdrs_storaged.control.tables import Layout, NodeRecord, PoolRecord
 
-MAX_PROBLEMS = 200
 _NO_TIME_YET = 2**63
 _REBUILT = "catalog rebuilt from fragments"
 
 
 @dataclass(slots=True)
-class Problems:
-    """What could not be brought back, in sentences; the first ones, and how many more there are (I10)."""
-
-    _texts: list[str] = field(default_factory=list)
-    _count: int = 0
-
-    def add(self, text: str) -> None:
-        self._count += 1
-        if len(self._texts) < MAX_PROBLEMS:
-            self._texts.append(text)
-
-    def texts(self) -> list[str]:
-        more = self._count - len(self._texts)
-        return [*self._texts, f"and {more} more like these"] if more else list(self._texts)
-
-
-@dataclass(slots=True)
 class _Found:
-    """What the shards of one save amount to."""
+    """What the shards of one save amount to, in a pool if that is known."""
 
+    pool: Pool | None
+    domains: Mapping[NodeId, str]
     ranks: int = 0
     size_bytes: int = 0
     copies: int = MAX_MIRRORS
+    worth: Level = Level.L3
+    is_degraded: bool = False
     troubles: list[str] = field(default_factory=list)
 
     def count(self, shard: Shard, trouble: str) -> None:
         self.ranks += 1
         self.size_bytes += shard.size_bytes
         self.copies = min([self.copies, *(_copies(blob) for blob in shard.blobs)])
+        if self.pool:
+            level, is_degraded = worth(self.pool, shard.blobs, self.domains)
+            self.worth = min(self.worth, level)
+            self.is_degraded |= is_degraded
         if trouble and len(self.troubles) < 3:
             self.troubles.append(trouble)
 
     @property
     def level(self) -> Level:
+        if self.pool:
+            # Some blob is only in the pool that mirrors it: repair has it here again.
+            return max(self.worth, Level.L1)
         return Level.L2 if self.copies > 1 else Level.L1
 
 
@@ -78,7 +77,12 @@ class Reconciler:
         self._asked = asked
         self._problems = problems
         self._now_unix_ms = now_unix_ms
-        self._pool_copies: dict[PoolName, int] = {}
+        self._lost_pools = LostPools(evidence)
+        self._pools: dict[PoolName, Pool | None] = {}
+        self._domains = {
+            (node := parse(key, value, NodeRecord).node).id: node.domain for key, value in staging.all_sync(keys.NODES)
+        }
+        self._corrections = Corrections(evidence, asked, self._domains, problems)
 
     def run(self, progress: Callable[[int], None]) -> int:
         """The number of checkpoints in the catalog that is now staged."""
@@ -104,44 +108,17 @@ class Reconciler:
             known = self._state_of(save_id)
             first_missing, missing_count = "", 0
             for key, shard in of_save:
-                corrected = replace(shard, blobs=tuple(self._corrected(blob, known) for blob in shard.blobs))
-                for blob in corrected.blobs:
-                    if not self._is_seen(blob):
-                        first_missing = first_missing or self._where(blob, shard.rank)
-                        missing_count += 1
+                # What is on its way out gets no new holders: its fragments go with those it has, or as nobody's.
+                is_leaving = known is None or known[0] in (SaveState.ABORTED, SaveState.DELETED, SaveState.CONDEMNED)
+                corrected = self._corrections.corrected(shard, is_leaving=is_leaving)
+                lacking = self._corrections.lacking(corrected)
+                first_missing = first_missing or next(iter(lacking), "")
+                missing_count += len(lacking)
                 if corrected != shard:
                     self._put(key, corrected)
             if missing_count and known and SaveState(known[0]).is_readable:
                 more = f" (and {missing_count - 1} more)" if missing_count > 1 else ""
                 self._problems.add(f"{known[1]} is kept, but {first_missing}{more}")
-
-    def _corrected(self, blob: Blob, known: tuple[str, str] | None) -> Blob:
-        held: dict[tuple[NodeId, int], Holder] = {}
-        for row in self._evidence.of_blob(blob.id):
-            if row.content == (blob.size_bytes, blob.hash):
-                held[row.node_id, row.fragment_index] = row.holder
-            else:
-                self._problems.add(
-                    f"node {row.node_id} has another blob {blob.id} than is on record: that copy does not count"
-                )
-        holders = []
-        for holder in blob.holders:
-            found = held.pop((holder.node_id, holder.fragment_index), None)
-            if found:
-                holders.append(replace(found, dropping=holder.dropping))
-            elif holder.node_id not in self._asked:
-                holders.append(holder)
-        # What is on its way out gets no new holders: its fragments go with those it has, or as nobody's.
-        is_leaving = known is None or known[0] in (SaveState.ABORTED, SaveState.DELETED, SaveState.CONDEMNED)
-        return replace(blob, holders=(*holders, *(() if is_leaving else held.values())))
-
-    def _is_seen(self, blob: Blob) -> bool:
-        return any(holder.node_id in self._asked for holder in blob.holders)
-
-    def _where(self, blob: Blob, rank: int) -> str:
-        others = ", ".join(sorted(holder.node_id for holder in blob.holders))
-        what = f"blob {blob.id} of rank {rank}"
-        return f"{what} is only on {others}, which was not asked" if others else f"{what} is on no node that was asked"
 
     # Saves that were under way
 
@@ -150,7 +127,7 @@ class Reconciler:
             save = parse(key, value, Save)
             if save.state is not SaveState.PENDING:
                 continue
-            found = _Found()
+            found = self._nothing_found(save.pool)
             for rank in range(save.world_size):
                 shard, trouble = self._shard_of(save.save_id, rank)
                 if shard:
@@ -167,11 +144,12 @@ class Reconciler:
         value = self._staging.get_sync(keys.shard(save_id, rank))
         if value is not None:
             shard = parse(keys.shard(save_id, rank), value, Shard)
-            return shard, "" if all(_copies(blob) for blob in shard.blobs) else f"rank {rank} lost blobs"
+            is_whole = all(any(is_readable(form, counted(form)) for form in forms) for forms in forms_of(shard))
+            return shard, "" if is_whole else f"rank {rank} lost blobs"
         rows = self._evidence.of_rank(save_id, rank)
         if not rows:
             return None, ""
-        shard, trouble = assemble(save_id, rank, rows)
+        shard, trouble = assemble(save_id, rank, rows, self._domains)
         if not trouble and all(row.tells_all for row in rows):
             self._put(keys.shard(save_id, rank), shard)
             return shard, ""
@@ -180,13 +158,14 @@ class Reconciler:
     # Saves that only fragments tell of
 
     def _bring_back(self, save_id: SaveId) -> None:
-        found = _Found()
+        found: _Found | None = None
         first: Row | None = None
         created, completed, tells_all = _NO_TIME_YET, 0, True
         top_rank = 0
         for rank, rows in self._evidence.ranks(save_id):
             first = first or rows[0]
-            shard, trouble = assemble(save_id, rank, rows)
+            found = found or self._nothing_found(_pool_of(first))
+            shard, trouble = assemble(save_id, rank, rows, self._domains)
             if any(_facts(row) != _facts(first) for row in rows):
                 trouble = f"rank {rank} tells of another save than rank {first.rank}"
             self._put(keys.shard(save_id, rank), shard)
@@ -196,6 +175,7 @@ class Reconciler:
             created = min([created, *(row.created_unix_ms for row in rows)])
             completed = max([completed, *(row.created_unix_ms for row in rows)])
         assert first is not None
+        assert found is not None
         if not 0 < first.attempt < keys.MAX_ATTEMPT:
             self._problems.add(f"save {save_id} is of attempt {first.attempt}, which cannot be: it is left out")
             return
@@ -216,7 +196,7 @@ class Reconciler:
         is_whole = found.ranks == save.world_size == top_rank + 1 and not found.troubles
         key = keys.save(save.job, save.step, save.attempt)
         if tells_all and is_whole:
-            self._pool_copies[save.pool] = min(self._pool_copies.get(save.pool, MAX_MIRRORS), found.copies)
+            self._lost_pools.count(save.pool, found.copies)
             self._place(key, self._committed(save, found, completed))
         elif not tells_all and self._staging.get_sync(key) is None:
             self._keep_unproven(key, save, completed)
@@ -236,6 +216,7 @@ class Reconciler:
             state=SaveState.SET_ASIDE if left_behind else SaveState.COMMITTED,
             note=f"attempt {job.resumed_attempt} resumed from step {job.resumed_step}" if left_behind else "",
             level=found.level,
+            degraded=found.is_degraded,
             size_bytes=found.size_bytes,
             committed_unix_ms=completed_unix_ms,
         )
@@ -300,14 +281,20 @@ class Reconciler:
             for prefix in (keys.SAVES, keys.TRASH)
             for key, value in self._staging.all_sync(prefix)
         }
-        for name in sorted(names):
+        for name in sorted(names | self._lost_pools.names()):
             if self._staging.get_sync(keys.pool(name)) is not None:
                 continue
-            mirrors = self._pool_copies.get(name, 1)
-            pool = Pool(name, Level.L2, mirrors=mirrors) if mirrors > 1 else Pool(name, Level.L1)
+            pool = self._lost_pools.made_anew(name)
             self._put(keys.pool(name), PoolRecord(pool, random_id()))
             self._put(keys.layout(name), Layout(1))
             self._problems.add(f'pool "{name}" is made anew at {pool.level}: its settings were lost, set them again')
+
+    def _nothing_found(self, name: PoolName) -> _Found:
+        if name not in self._pools:
+            value = self._staging.get_sync(keys.pool(name))
+            known = parse(keys.pool(name), value, PoolRecord).pool if value is not None else None
+            self._pools[name] = known or self._lost_pools.coded(name)
+        return _Found(self._pools[name], self._domains)
 
     # Records
 
@@ -338,10 +325,10 @@ def _began(save: Save) -> tuple[int, SaveId]:
 def _pool_of(row: Row) -> PoolName:
     """A client said so once; what can be no pool is none."""
     try:
-        return PoolName(check_name(row.pool, "pool"))
+        return PoolName(check_name(row.own_pool, "pool"))
     except InvalidArgumentError:
         return DEFAULT_POOL
 
 
 def _facts(row: Row) -> tuple[object, ...]:
-    return row.job, row.step, row.attempt, row.world_size, row.kind, row.pool
+    return row.job, row.step, row.attempt, row.world_size, row.kind, row.own_pool

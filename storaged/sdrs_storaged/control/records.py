@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -20,6 +23,11 @@ PAGE_ENTRIES = 500
 # P3; the bytes leave room for the compares below the MetaStore's 1.5 MiB.
 MAX_TXN_RECORDS = 100
 MAX_TXN_BYTES = 1 << 20
+# P3: a shard with many blobs of many fragments each outgrows a record, and what it names is named over and over. Packed
+# it is still text, as catalogs are exported.
+_PACK_BYTES = 128 << 10
+_PACKED = b"zlib:"
+_MAX_UNPACKED_BYTES = 64 << 20
 # How often a change is decided anew after a ConflictError, before its caller is told to try again.
 MAX_TRIES = 20
 
@@ -61,7 +69,8 @@ class Seal:
 
 
 def put(key: str, value: Any) -> Put:
-    return Put(key, _adapter(type(value)).dump_json(value))
+    text = _adapter(type(value)).dump_json(value)
+    return Put(key, text if len(text) < _PACK_BYTES else _PACKED + base64.b64encode(zlib.compress(text, 1)))
 
 
 def batched(writes: Iterable[tuple[T, Put]]) -> Iterator[list[tuple[T, Put]]]:
@@ -170,7 +179,13 @@ def stored_from(entry: Entry, kind: type[T]) -> Stored[T]:
 def parse(key: str, value: bytes, kind: type[T]) -> T:
     """What ``put`` wrote; CorruptDataError names the record if it cannot be read."""
     try:
-        parsed: T = _adapter(kind).validate_json(value)
+        parsed: T = _adapter(kind).validate_json(_unpacked(value) if value.startswith(_PACKED) else value)
+    except (binascii.Error, zlib.error) as error:
+        raise CorruptDataError(f"the metadata record {key} cannot be unpacked: {error}") from error
     except ValidationError as error:
         raise CorruptDataError(f"the metadata record {key} cannot be read: {error.errors()[0]['msg']}") from error
     return parsed
+
+
+def _unpacked(value: bytes) -> bytes:
+    return zlib.decompressobj().decompress(base64.b64decode(value[len(_PACKED) :], validate=True), _MAX_UNPACKED_BYTES)

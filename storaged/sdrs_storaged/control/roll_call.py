@@ -2,7 +2,7 @@
 
 The repairer's scan of the catalog passes by here: nodes that are due are asked about each of their fragments, a page
 of shards at a time. What a node still has counts at once. What it lacks although the disk is there is taken off the
-record, never the last copy, and then is one copy too few like any other. A disk that is absent decides nothing.
+record, never the last of it, and then is one too few like any other. A disk that is absent decides nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from sdrs_core.checkpoints import Blob, Holder, Save, Shard
 from sdrs_core.errors import SdrsError, StaleTermError
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import BlobId, NodeId
-from sdrs_core.repair import Stock
+from sdrs_core.soundness import counted, is_readable
+from sdrs_core.stocks import Stock
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.claims import FragmentName
 from sdrs_storaged.control.clock import Clock
@@ -92,7 +93,7 @@ class RollCall:
             mine = [
                 (stored, blob, holder)
                 for stored in shards
-                for blob in stored.value.blobs
+                for blob in stored.value.all_blobs
                 for holder in blob.holders
                 if holder.node_id == node_id and not holder.dropping
             ]
@@ -142,10 +143,16 @@ class RollCall:
         outcome = await self._holders.remove(stored.key, blob.id, holder)
         if outcome is Removal.REMOVED:
             self.lost[blob.id] = holder.node_id
-            log.warning("copy_lost", blob=blob.id, node=holder.node_id, verdict=verdict)
-        elif outcome is Removal.LAST:
+            log.warning("copy_lost", blob=blob.id, node=holder.node_id, index=holder.fragment_index, verdict=verdict)
+        if outcome is Removal.LAST or (outcome is Removal.REMOVED and await self._is_lost(stored, blob)):
             await self._mark(save, stored.value.rank, blob, holder, verdict)
         return outcome is Removal.REMOVED
+
+    async def _is_lost(self, stored: Stored[Shard], blob: Blob) -> bool:
+        """Whether those on record are too few to bring the blob back, also those of its twin in another pool."""
+        shard = (await self._read_again(stored)).value
+        forms = [known for known in shard.all_blobs if known.ordinal == blob.ordinal]
+        return not any(is_readable(known, counted(known)) for known in forms)
 
     def _has_disk(self, holder: Holder, stock: Stock) -> bool:
         """Before the question and after the answer: a disk that went away in between took the answer with it."""
@@ -153,7 +160,7 @@ class RollCall:
         return holder.disk_id in stock.disks and holder.disk_id in now
 
     async def _mark(self, save: Stored[Save], rank: int, blob: Blob, holder: Holder, verdict: str) -> None:
-        damage = f"rank {rank} is {verdict} on node {holder.node_id}: no other node is on record for blob {blob.id}"
+        damage = f"rank {rank} is {verdict} on node {holder.node_id}: nobody else on record brings blob {blob.id} back"
 
         def edit(known: Save) -> Save:
             return known if known.damage else replace(known, damage=damage)

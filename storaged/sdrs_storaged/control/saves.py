@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 from sdrs_core.attempts import Attempt, Job, admit
 from sdrs_core.checkpoints import ContentKind, Save, SaveState, Shard
@@ -20,9 +21,10 @@ from sdrs_core.errors import (
 )
 from sdrs_core.ids import JobName, NodeId, PoolName, SaveId, check_name, check_rank, check_step, random_id
 from sdrs_core.levels import Level
+from sdrs_core.pools import in_mib, quota_refusal, room_bytes
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
-from sdrs_storaged.control.commits import Commits
+from sdrs_storaged.control.commits import Commits, Pending
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Compare
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, put
@@ -31,6 +33,9 @@ from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 
 log = get_log("saves")
+
+_OUTGROWN_SECONDS = 60.0
+_MAX_OUTGROWN = 1000  # I10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class SaveRequest:
     kind: ContentKind
     host: str
     avoid: frozenset[NodeId]
+    # Of this rank's shard; 0: not told.
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,8 @@ class Saves:
         self._clock = clock
         self._tally = tally
         self._commits = commits
+        # Saves that were ended for lack of room: what they need at least, and until when that is remembered.
+        self._outgrown: dict[str, tuple[int, float]] = {}
 
     async def begin(self, request: SaveRequest) -> Begun:
         check_name(request.job, "job")
@@ -88,10 +97,16 @@ class Saves:
         registered = await self._records.get(keys.shard(save.save_id, request.rank), Shard)
         pending = self._commits.get(save.save_id)
         if registered is None and save.state is SaveState.PENDING:
+            if group is None and isinstance(refusal, FullError) and pending:
+                await self._end_for_lack_of_room(request, pending, refusal)
             if group is None:
                 raise refusal or InternalError("no group was chosen, and nothing said why")
             if pending:
-                self._commits.send(pending, request.rank, group.id)
+                over = self._over_quota(request, request.size_bytes, besides=pending)
+                if over:
+                    await self._end_for_lack_of_room(request, pending, over)
+                # Nothing was waited for since: whoever comes next counts this one.
+                self._commits.send(pending, request.rank, group.id, request.size_bytes)
         else:
             group = None
         if registered and pending:
@@ -118,6 +133,9 @@ class Saves:
         if refusal:
             await self._records.check_leading()  # a cluster that changes nothing any more says that first
             raise refusal
+        over = self._over_quota(request, max(request.size_bytes, self._outgrown_bytes(key)))
+        if over:
+            raise over
         save = Save(
             save_id=SaveId(random_id()),
             job=request.job,
@@ -146,6 +164,36 @@ class Saves:
         stored = Stored(key, save, revision)
         self._commits.track(stored)
         return stored
+
+    # Room
+
+    def _over_quota(self, request: SaveRequest, wanted_bytes: int, besides: Pending | None = None) -> FullError | None:
+        """``besides``: the save that the rank belongs to, in which it may have been expected already."""
+        mine = (besides.stored.value.save_id, request.rank) if besides else None
+        why = quota_refusal(
+            self._members.pool(request.pool),
+            used_bytes=self._tally.bytes_by_pool[request.pool],
+            reserved_bytes=self._commits.reserved_bytes(request.pool, mine),
+            wanted_bytes=wanted_bytes,
+        )
+        return FullError(why, pool=request.pool) if why else None
+
+    async def _end_for_lack_of_room(self, request: SaveRequest, pending: Pending, why: FullError) -> NoReturn:
+        """It can never be complete: the ranks that are in are told, and those on their way do not begin it anew."""
+        known_bytes = pending.size_bytes + sum(pending.expected_bytes.values())
+        until_seconds = self._clock.monotonic_seconds() + _OUTGROWN_SECONDS
+        if len(self._outgrown) < _MAX_OUTGROWN:
+            self._outgrown[pending.stored.key] = known_bytes + request.size_bytes, until_seconds
+        await self._commits.end_aborted(pending, why.message)
+        raise why
+
+    def _outgrown_bytes(self, key: str) -> int:
+        """How large this save is known to be, from ranks that tried it a moment ago."""
+        now = self._clock.monotonic_seconds()
+        self._outgrown = {known: entry for known, entry in self._outgrown.items() if entry[1] > now}
+        return self._outgrown.get(key, (0, 0.0))[0]
+
+    # Attempts
 
     async def admit_attempt(self, name: JobName, attempt: Attempt) -> tuple[Stored[Job], int]:
         """The job's record with ``attempt`` as its current one; StaleAttemptError if that was superseded (P1, P22)."""
@@ -182,8 +230,24 @@ class Saves:
 
     def _choose_group(self, request: SaveRequest) -> Group:
         groups, nodes = self._members.groups_taking_saves(request.pool)
-        shunned = self._members.shunned()
-        group = choose_group(groups, nodes, rank=request.rank, host=request.host, avoid=request.avoid, shunned=shunned)
+        shunned, pool = self._members.shunned(), self._members.pool(request.pool)
+
+        def choose(among: list[Group]) -> Group | None:
+            return choose_group(
+                among, nodes, rank=request.rank, host=request.host, avoid=request.avoid, shunned=shunned
+            )
+
+        group = choose(groups)
+        if group and room_bytes(group, pool, nodes) < request.size_bytes:
+            rooms = {group.id: room_bytes(group, pool, nodes) for group in groups if not group.problem}
+            group = choose([group for group in groups if rooms.get(group.id, 0) >= request.size_bytes])
+            if group is None:
+                raise FullError(
+                    f'pool "{pool.name}" has no room for {in_mib(request.size_bytes)}: its disks take '
+                    f"{in_mib(max(rooms.values()))} more at most. Delete checkpoints (sdrs ckpt delete), add a node "
+                    "or a disk; see: sdrs node list",
+                    pool=pool.name,
+                )
         if group:
             return group
         members = [nodes[member] for member in sorted({m for g in groups for m in g.members})]
@@ -198,12 +262,11 @@ class Saves:
         if len(refusals) == len(groups) and any(node.takes_writes for node in members):
             if any(self._members.is_unheard(node.id) for node in members):
                 raise UnavailableError(refusals[0])  # by a controller that leads since a moment: it will know soon
-            pool = self._members.pool(request.pool)
             able_count = sum(node.takes_writes and not node.cordoned for node in nodes.values())
-            if able_count < pool.copies and not pool.allow_degraded:
+            if able_count < pool.member_count and not pool.can_shrink:
                 raise RefusedError(
-                    f'pool "{pool.name}" needs {pool.copies} nodes that take saves, {able_count} of {len(nodes)} do: '
-                    "start another node, or let saves go on with fewer copies: "
+                    f'pool "{pool.name}" needs {pool.member_count} nodes that take saves, {able_count} of {len(nodes)} '
+                    "do: start another node, or let saves go on with fewer copies: "
                     f"sdrs pool set {pool.name} --allow-degraded",
                     pool=pool.name,
                 )
@@ -214,8 +277,7 @@ class Saves:
             )
         raise FullError(
             f'pool "{request.pool}" is full: no disk of its nodes takes writes. Delete checkpoints (sdrs ckpt '
-            f"delete), add a node or "
-            "a disk; see: sdrs node list",
+            "delete), add a node or a disk; see: sdrs node list",
             pool=request.pool,
         )
 

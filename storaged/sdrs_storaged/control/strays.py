@@ -1,20 +1,23 @@
-"""Copies that are on no record, found when all on record are out of reach.
+"""Fragments that are on no record, found when too many on record are out of reach.
 
-A copy was made and never recorded, because its controller died in between; a node left the group in mid-save and kept
-what it had. Before a checkpoint counts as lost, whoever is up is asked for it, and a good copy goes on record.
+One was made and never recorded, because its controller died in between; a node left the group in mid-save and kept
+what it had. Before a checkpoint counts as lost, whoever is up is asked for it, and what is good goes on record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sdrs_core.checkpoints import Blob, Holder
+from sdrs_core.codes import parse_code
 from sdrs_core.errors import SdrsError, StaleTermError
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import BlobId, NodeId
-from sdrs_core.repair import Stock
+from sdrs_core.stocks import Stock
+from sdrs_core.whereabouts import readable_holders
 from sdrs_storaged.control.claims import Claims, FragmentName
-from sdrs_storaged.control.copier import CopyCommands, HeldFragment
+from sdrs_storaged.control.copier import CopyCommands, HeldFragment, difference
 from sdrs_storaged.control.holders import HolderRecords
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.logs import get_log
@@ -32,25 +35,24 @@ class Strays:
         self._claims = claims
 
     async def adopt(self, lost: Sequence[tuple[str, Blob]], stocks: Mapping[NodeId, Stock]) -> set[BlobId]:
-        """Of ``lost`` (the key of a shard, one of its blobs), those of which a good copy is on record now."""
-        adopted: set[BlobId] = set()
+        """Of ``lost`` (the key of a shard, one of its blobs), those that what was found, and is on record now, brings
+        back.
+        """
+        keys_of = {blob.id: shard_key for shard_key, blob in lost}
+        blobs = {blob.id: blob for _, blob in lost}
         for node_id in sorted(name for name, stock in stocks.items() if stock.liveness is Liveness.UP):
-            # By name what a good one is: those on record are all of a kind.
-            wanted = {
-                (blob.id, holder.fragment_index): (shard_key, holder)
-                for shard_key, blob in lost
-                for holder in blob.holders
-                if blob.id not in adopted and all(known.node_id != node_id for known in blob.holders)
-            }
-            names = list(wanted)
+            names = [name for blob in blobs.values() for name in _wanted(blob, node_id, stocks)]
             for start in range(0, len(names), _LOOKUP_BATCH):
                 # What is found here must not be dropped as an orphan before it is on record.
                 with self._claims.take(node_id, names[start : start + _LOOKUP_BATCH]) as mine:
                     for held in await self._ask(node_id, mine):
-                        shard_key, known = wanted[(held.blob_id, held.fragment_index)]
-                        if held.hash == known.fragment_hash and await self._record(shard_key, node_id, held):
-                            adopted.add(held.blob_id)
-        return adopted
+                        blob = blobs[held.blob_id]
+                        holder = Holder(node_id, held.disk_id, held.fragment_index, held.hash)
+                        if difference(held, blob, held.fragment_index):
+                            continue
+                        if await self._record(keys_of[blob.id], blob, holder):
+                            blobs[blob.id] = replace(blob, holders=(*blob.holders, holder))
+        return {blob.id for _, blob in lost if blobs[blob.id] != blob and readable_holders(blobs[blob.id], stocks)}
 
     async def _ask(self, node_id: NodeId, names: list[FragmentName]) -> list[HeldFragment]:
         if not names:
@@ -63,8 +65,16 @@ class Strays:
             log.warning("strays_not_looked_for", node=node_id, why=error.message)
             return []
 
-    async def _record(self, shard_key: str, node_id: NodeId, held: HeldFragment) -> bool:
-        holder = Holder(node_id, held.disk_id, held.fragment_index, held.hash)
-        recorded = await self._holders.add(shard_key, held.blob_id, holder)
-        log.warning("stray_found", blob=held.blob_id, node=node_id, recorded=recorded)
+    async def _record(self, shard_key: str, blob: Blob, holder: Holder) -> bool:
+        recorded = await self._holders.add(shard_key, blob.id, holder)
+        log.warning("stray_found", blob=blob.id, node=holder.node_id, index=holder.fragment_index, recorded=recorded)
         return recorded
+
+
+def _wanted(blob: Blob, node_id: NodeId, stocks: Mapping[NodeId, Stock]) -> list[FragmentName]:
+    """What this node may have of it beside what it is on record for."""
+    if readable_holders(blob, stocks):
+        return []
+    code = parse_code(blob.code)
+    mine = {holder.fragment_index for holder in blob.holders if holder.node_id == node_id}
+    return [(blob.id, index) for index in range(code.total if code else 1) if index not in mine]

@@ -1,23 +1,30 @@
-"""A look at the whole catalog, a page at a time: what is short of copies, what is out of reach, what to do first."""
+"""A look at the whole catalog, a page at a time: what lacks redundancy, what is out of reach, what to do first."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import count
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from sdrs_core.balance import Balance
 from sdrs_core.checkpoints import Blob, Save, Shard
+from sdrs_core.cluster import Pool
 from sdrs_core.errors import CorruptDataError, NotFoundError
-from sdrs_core.ids import BlobId, NodeId, PoolName, SaveId
-from sdrs_core.repair import Copy, Decision, Patience, Stock, decide_repair
+from sdrs_core.ids import BlobId, NodeId
+from sdrs_core.levels import Level
+from sdrs_core.mirroring import twin_of
+from sdrs_core.redundancy import Standing, level_of, standing
+from sdrs_core.repair import Copy, Urgency
+from sdrs_core.whereabouts import domains_of
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
-from sdrs_storaged.control.claims import Claims
+from sdrs_storaged.control.held import Amount
+from sdrs_storaged.control.jobs import Job, Survey
 from sdrs_storaged.control.members import Members
+from sdrs_storaged.control.mirrors import Mirrors, MirrorStanding
+from sdrs_storaged.control.prospects import Prospect, Prospects
 from sdrs_storaged.control.records import Records, Stored
 from sdrs_storaged.control.roll_call import RollCall
-from sdrs_storaged.control.stocks import Stocks
+from sdrs_storaged.control.stocks import Stocks, View
 from sdrs_storaged.control.strays import Strays
 from sdrs_storaged.logs import get_log
 
@@ -27,64 +34,20 @@ _PAGE_SHARDS = 100
 _MAX_NAMES = 1000  # I10
 # With thousands of nodes a new view of them costs more than a page of shards; what is acted on is decided anew anyway.
 _PAGES_PER_VIEW = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A blob that needs something done; what exactly is decided again when its turn comes."""
-
-    urgency: tuple[int, int]
-    save: Stored[Save]
-    shard_key: str
-    rank: int
-    blob_id: BlobId
-    size_bytes: int
-    preferred: NodeId | None
-    target: NodeId | None
-
-
-@dataclass(slots=True)
-class Survey:
-    limit: int
-    degraded_blobs: int = 0
-    # Of those, the ones whose node is waited for before they are copied elsewhere.
-    awaited_blobs: int = 0
-    unavailable_count: int = 0
-    unavailable: dict[SaveId, Save] = field(default_factory=dict)
-    raised: list[Save] = field(default_factory=list)
-    # Jobs beyond the limit: the next survey finds them again.
-    left_out: int = 0
-    left_out_bytes: int = 0
-    # Blobs whose repair failed before, and that still need it.
-    failing: set[BlobId] = field(default_factory=set)
-    # Until something that is waited for now will be acted on.
-    wait_seconds: float | None = None
-    # The nodes as seen not long ago, and each pool's.
-    nodes: dict[NodeId, Stock] = field(default_factory=dict)
-    pages: int = 0
-    eligible: dict[PoolName, frozenset[NodeId]] = field(default_factory=dict)
-    _heap: list[tuple[int, int, int, Job]] = field(default_factory=list)
-    _numbers: count[int] = field(default_factory=count)
-
-    def add(self, job: Job) -> None:
-        kind, live_count = job.urgency
-        heapq.heappush(self._heap, (-kind, -live_count, -next(self._numbers), job))
-        if len(self._heap) > self.limit:
-            least = heapq.heappop(self._heap)[-1]
-            self.left_out += 1
-            self.left_out_bytes += least.size_bytes
-
-    def wait(self, seconds: float | None) -> None:
-        if seconds is not None:
-            self.wait_seconds = seconds if self.wait_seconds is None else min(self.wait_seconds, seconds)
-
-    def jobs(self) -> list[Job]:
-        """The most urgent first."""
-        return [entry[-1] for entry in sorted(self._heap, reverse=True)]
-
+# Evening out is never urgent, and what it finds is worth less with every change in between.
+_MAX_BALANCE_MOVES = 100
 
 # Seconds until a blob that failed before may be tried again; None if it never failed.
 NotBefore = Callable[[BlobId], float | None]
+
+
+@dataclass(slots=True)
+class _Found:
+    """Of one save, as its shards are looked at."""
+
+    level: Level
+    degraded: bool = False
+    is_available: bool = True
 
 
 class Surveyor:
@@ -96,9 +59,9 @@ class Surveyor:
         stocks: Stocks,
         roll_call: RollCall,
         strays: Strays,
-        claims: Claims,
+        mirrors: Mirrors,
+        prospects: Prospects,
         *,
-        patience: Patience,
         limit: int,
     ) -> None:
         self._records = records
@@ -107,8 +70,8 @@ class Surveyor:
         self._stocks = stocks
         self._roll_call = roll_call
         self._strays = strays
-        self._claims = claims
-        self._patience = patience
+        self._mirrors = mirrors
+        self._prospects = prospects
         self._limit = limit
 
     async def survey(self, not_before: NotBefore) -> Survey:
@@ -116,6 +79,7 @@ class Surveyor:
         self._roll_call.begin(self._stocks.now())
         complete = False
         try:
+            await self._mirrors.choose()
             async for stored in self._records.all(keys.SAVES, Save):
                 if not stored.value.state.is_readable:
                     continue
@@ -124,87 +88,132 @@ class Surveyor:
                 except (NotFoundError, CorruptDataError) as error:
                     # A pool or a record that is not as it should be must not keep the others.
                     log.error("not_surveyed", job=stored.value.job, step=stored.value.step, why=error.message)
-            complete = True
+            complete = survey.held.is_complete = True
         finally:
             self._roll_call.end(complete=complete)
         return survey
 
-    async def raise_level(self, stored: Stored[Save]) -> Save | None:
-        """The save at its pool's level, if it was below and now has all its copies."""
-        if stored.value.level >= self._members.pool(stored.value.pool).level:
+    async def look_again(self, stored: Stored[Save]) -> Save | None:
+        """After it was worked on: the save with a higher level, if all that it lacked for that is there now."""
+        save = stored.value
+        is_whole = save.level >= self._members.pool(save.pool).level and not save.degraded
+        if is_whole and self._mirrors.wants(save) == bool(save.mirror_pool):
             return None
         survey = Survey(limit=0)
-        await self._look_at(stored, survey, lambda _: None)
+        try:
+            await self._look_at(stored, survey, lambda _: None)
+        except NotFoundError:
+            return None
         return next(iter(survey.raised), None)
 
-    def decide(self, save: Save, blob: Blob, *, preferred: NodeId | None = None) -> Decision:
-        """As things stand at this moment."""
-        index = blob.holders[0].fragment_index if blob.holders else 0
-        return decide_repair(
-            blob,
-            self._stocks.now(),
-            wanted=self._stocks.wanted_copies(save),
-            eligible=self._stocks.of_pool(save.pool),
-            patience=self._patience,
-            barred=self._claims.nodes_at((blob.id, index)),
-            preferred=preferred,
-        )
-
-    def _view(self, survey: Survey) -> dict[NodeId, Stock]:
+    def _view(self, survey: Survey) -> View:
         if survey.pages % _PAGES_PER_VIEW == 0:
-            survey.nodes = self._stocks.now()
+            survey.view = self._stocks.view()
         survey.pages += 1
-        return survey.nodes
-
-    def _eligible(self, survey: Survey, pool: PoolName) -> frozenset[NodeId]:
-        if pool not in survey.eligible:
-            survey.eligible[pool] = self._stocks.of_pool(pool)
-        return survey.eligible[pool]
+        return survey.view
 
     async def _look_at(self, stored: Stored[Save], survey: Survey, not_before: NotBefore) -> None:
-        save = stored.value
-        pool, wanted = self._members.pool(save.pool), self._stocks.wanted_copies(save)
-        eligible = self._eligible(survey, save.pool)
-        is_whole, is_available = True, True
+        save, pool = stored.value, self._members.pool(stored.value.pool)
+        found, mirrored = _Found(pool.level), MirrorStanding()
         after, more = "", True
         while more:
             page, more = await self._records.page(keys.shards(save.save_id), Shard, after=after, limit=_PAGE_SHARDS)
             after = page[-1].key if page else after
-            nodes = self._view(survey)
+            view = self._view(survey)
             lost: list[tuple[str, Blob]] = []
-            for shard in await self._roll_call.check(stored, page, nodes):
+            for shard in await self._roll_call.check(stored, page, view.nodes):
+                for blob in shard.value.all_blobs:
+                    for holder in blob.holders:
+                        survey.held.add(blob, holder)
                 for blob in shard.value.blobs:
-                    lost_by = self._roll_call.lost.get(blob.id)
-                    decision = decide_repair(
-                        blob, nodes, wanted=wanted, eligible=eligible, patience=self._patience, preferred=lost_by
-                    )
-                    self._note(survey, stored, shard, blob, decision, lost_by, not_before)
-                    counted = [h for h in decision.live if self._roll_call.has_answered(h.node_id)]
-                    is_whole &= len(counted) >= pool.copies
-                    if decision.is_unavailable:
-                        lost.append((shard.key, blob))
-            is_available &= await self._find(lost, nodes, survey)
-        if not is_available:
+                    self._look_at_blob(stored, shard, blob, survey, found, mirrored, lost, not_before)
+                for blob in shard.value.mirrors:
+                    self._look_at_mirror(stored, shard, blob, survey, mirrored, not_before)
+            found.is_available &= await self._find(lost, view, survey)
+        if not found.is_available:
             survey.unavailable_count += 1
             if len(survey.unavailable) < _MAX_NAMES:
                 survey.unavailable[save.save_id] = save
-        if is_whole and save.level < pool.level:
-            # The level once reached is history: it rises, and never falls (P4, I6).
-            raised = await self._catalog.amend(
-                stored.key, save.save_id, lambda known: replace(known, level=max(known.level, pool.level))
-            )
-            if raised:
-                survey.raised.append(raised)
-                log.info("level_raised", job=save.job, step=save.step, fault_level=str(raised.level))
+        await self._record(stored, survey, found)
+        named = await self._mirrors.record(stored, mirrored)
+        if (named or save).mirror_pool:
+            amount = survey.mirrored.get(save.pool, Amount())
+            survey.mirrored[save.pool] = amount.changed(1, save.size_bytes)
 
-    async def _find(self, lost: Sequence[tuple[str, Blob]], nodes: Mapping[NodeId, Stock], survey: Survey) -> bool:
+    def _look_at_blob(
+        self,
+        stored: Stored[Save],
+        shard: Stored[Shard],
+        blob: Blob,
+        survey: Survey,
+        found: _Found,
+        mirrored: MirrorStanding,
+        lost: list[tuple[str, Blob]],
+        not_before: NotBefore,
+    ) -> None:
+        save, lost_by = stored.value, self._roll_call.lost.get(blob.id)
+        prospect = self._prospects.of(save, shard.value, blob, survey.view, preferred=lost_by)
+        assert prospect is not None
+        decision, pool = prospect.decision, self._members.pool(save.pool)
+        survey.degraded_blobs += decision.is_degraded
+        survey.awaited_blobs += decision.is_awaited
+        self._note(survey, stored, shard, blob, prospect, lost_by, not_before)
+        # What it has that was compared with the record since its node came up (P4).
+        counted = [holder for holder in decision.live if self._roll_call.has_answered(holder.node_id)]
+        reached = standing(decision.form, counted, domains_of(blob, survey.view.nodes))
+        found.level = min(found.level, level_of(pool, decision.form, reached))
+        found.degraded |= reached < Standing.FULL or decision.form.code != prospect.wish.wanted.code
+        twin = twin_of(shard.value, blob)
+        if twin is None:
+            mirrored.is_full = mirrored.is_readable = False
+        if decision.is_unavailable:
+            lost += [(shard.key, blob), *([(shard.key, twin)] if twin else [])]
+
+    def _look_at_mirror(
+        self,
+        stored: Stored[Save],
+        shard: Stored[Shard],
+        blob: Blob,
+        survey: Survey,
+        mirrored: MirrorStanding,
+        not_before: NotBefore,
+    ) -> None:
+        lost_by = self._roll_call.lost.get(blob.id)
+        prospect = self._prospects.of(stored.value, shard.value, blob, survey.view, preferred=lost_by)
+        if prospect is None:
+            return
+        decision = prospect.decision
+        answered = all(self._roll_call.has_answered(holder.node_id) for holder in decision.live)
+        mirrored.is_full &= prospect.is_as_wanted and answered
+        may_return = decision.undecided or decision.wait_seconds is not None
+        mirrored.is_readable &= decision.standing is not Standing.LOST or may_return
+        self._note(survey, stored, shard, blob, prospect, lost_by, not_before)
+
+    async def _record(self, stored: Stored[Save], survey: Survey, found: _Found) -> None:
+        """The level once reached is history: it rises, and never falls (P4, I6)."""
+        save = stored.value
+
+        def edit(known: Save) -> Save:
+            if found.level > known.level:
+                return replace(known, level=found.level, degraded=found.degraded)
+            return replace(known, degraded=known.degraded and found.degraded)
+
+        if edit(save) == save:
+            return
+        raised = await self._catalog.amend(stored.key, save.save_id, edit)
+        if raised and (raised.level > save.level or not raised.degraded):
+            survey.raised.append(raised)
+            log.info("level_raised", job=save.job, step=save.step, fault_level=str(raised.level))
+
+    async def _find(self, lost: Sequence[tuple[str, Blob]], view: View, survey: Survey) -> bool:
         """True if nothing is lost after all. Who is up is asked when somebody came or went, not again and again."""
         if not lost or not self._roll_call.has_changed:
             return not lost
-        adopted = await self._strays.adopt(lost, nodes)
+        adopted = await self._strays.adopt(lost, view.nodes)
         if adopted:
-            survey.wait(0.0)  # one copy, on record only now
-        return adopted.issuperset(blob.id for _, blob in lost)
+            survey.wait(0.0)  # on record only now
+        found = {(shard_key, blob.ordinal) for shard_key, blob in lost if blob.id in adopted}
+        return all((shard_key, blob.ordinal) in found for shard_key, blob in lost)
 
     def _note(
         self,
@@ -212,22 +221,38 @@ class Surveyor:
         stored: Stored[Save],
         shard: Stored[Shard],
         blob: Blob,
-        decision: Decision,
+        prospect: Prospect,
         preferred: NodeId | None,
         not_before: NotBefore,
     ) -> None:
-        survey.degraded_blobs += decision.is_degraded
-        survey.awaited_blobs += decision.is_awaited
-        survey.wait(decision.wait_seconds)
-        action = decision.action
+        survey.wait(prospect.decision.wait_seconds)
+        action, urgency, size_bytes = prospect.action, prospect.urgency, prospect.size_bytes
+        move: Copy | None = None
         if action is None:
-            return
+            move = self._move(survey, blob, prospect)
+            if move is None:
+                return
+            urgency, size_bytes = (Urgency.BALANCE, 0.0, 0), move.size_bytes
         backoff_seconds = not_before(blob.id)
         if backoff_seconds is not None:
             survey.failing.add(blob.id)
             if backoff_seconds > 0:
                 survey.wait(backoff_seconds)
                 return
-        target = action.target if isinstance(action, Copy) else None
+        made = action or move
+        target = made.target if isinstance(made, Copy) else None
         rank = shard.value.rank
-        survey.add(Job(decision.urgency, stored, shard.key, rank, blob.id, blob.size_bytes, preferred, target))
+        survey.add(Job(urgency, stored, shard.key, rank, blob.id, size_bytes, preferred, target, move))
+
+    def _move(self, survey: Survey, blob: Blob, prospect: Prospect) -> Copy | None:
+        """What is nobody's need, but evens out how full nodes are; only once all of the catalog was looked at."""
+        if not survey.limit or survey.balance_moves >= _MAX_BALANCE_MOVES or not self._stocks.held.is_complete:
+            return None
+        move = self._balance(survey, prospect.pool).move(blob, prospect.decision)
+        survey.balance_moves += move is not None
+        return move
+
+    def _balance(self, survey: Survey, pool: Pool) -> Balance:
+        if pool.name not in survey.balances:
+            survey.balances[pool.name] = Balance(survey.view.nodes, survey.view.eligible(pool))
+        return survey.balances[pool.name]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from sdrs_core.cluster import Group, Node, Pool
 from sdrs_core.errors import UnavailableError
-from sdrs_core.ids import ClusterId, GroupId, NodeId, PoolName, random_id
+from sdrs_core.ids import ClusterId, DiskId, GroupId, NodeId, PoolName, random_id
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.meta.store import Compare
 from sdrs_storaged.control.records import ConflictError, Records, Stored, put
@@ -27,6 +27,9 @@ class ClusterRecord:
 class NodeRecord:
     node: Node
     secret: str  # shared with the node alone; it signs what the node is told to do
+    # An operator's word: what these disks hold moves elsewhere; and those that will not come back.
+    draining_disks: tuple[DiskId, ...] = ()
+    retired_disks: tuple[DiskId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,20 +14,32 @@ class Tally:
     def __init__(self) -> None:
         self.saves_by_pool: Counter[PoolName] = Counter()
         self.bytes_by_pool: Counter[PoolName] = Counter()
+        # What another pool has a whole mirror of: by the pool it belongs to, and by the pool that has the mirror.
+        self.mirrored_saves: Counter[PoolName] = Counter()
+        self.mirrored_bytes: Counter[PoolName] = Counter()
+        self.mirrors_in: Counter[str] = Counter()
+        self.degraded_saves = 0
         self.commits_total = 0
         # By save, not by title: a step may have several generations, and the damage belongs to one.
         self.damaged: dict[SaveId, Save] = {}
 
     def add(self, save: Save) -> None:
-        self.saves_by_pool[save.pool] += 1
-        self.bytes_by_pool[save.pool] += save.size_bytes
+        self._count(save, 1)
         if save.damage and len(self.damaged) < _MAX_DAMAGED_NAMES:
             self.damaged[save.save_id] = save
 
     def remove(self, save: Save) -> None:
-        self.saves_by_pool[save.pool] -= 1
-        self.bytes_by_pool[save.pool] -= save.size_bytes
+        self._count(save, -1)
         self.damaged.pop(save.save_id, None)
+
+    def _count(self, save: Save, sign: int) -> None:
+        self.saves_by_pool[save.pool] += sign
+        self.bytes_by_pool[save.pool] += sign * save.size_bytes
+        self.degraded_saves += sign * save.degraded
+        if save.mirror_pool:
+            self.mirrored_saves[save.pool] += sign
+            self.mirrored_bytes[save.pool] += sign * save.size_bytes
+            self.mirrors_in[save.mirror_pool] += sign
 
     def change(self, before: Save, after: Save) -> None:
         self.remove(before)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sdrs_core.cluster import Authority, Node
+from sdrs_core.codes import MIRROR
 from sdrs_core.ids import BlobId, ClusterId, DiskId, SaveId
 from sdrs_core.snapshots import SnapshotId
 
@@ -41,6 +42,12 @@ class WitnessedFragment:
     blob_count: int
     kind: str
     pool: str
+    code: str = MIRROR
+    # Of the blob that it is a fragment of; of a whole copy the same as above.
+    source_size_bytes: int = 0
+    source_hash: str = ""
+    # Of a mirror in another pool, which ``pool`` names: the checkpoint's own pool.
+    save_pool: str = ""
 
 
 class Witnesses(Protocol):

@@ -1,7 +1,8 @@
 """Which groups this node is a member of, as the controller told it last, and who may therefore ask what of it (I3).
 
-The controller pushes the complete list. Epochs are persisted before the list is acted on, and never go down: a restart
-does not make the node forget who was deposed. Until the first list is there the node takes part in nothing.
+The controller pushes the complete list, and beside it where the members are, and how their pools store. Epochs are
+persisted before the list is acted on, and never go down: a restart does not make the node forget who was deposed. Until
+the first list is there the node takes part in nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sdrs_core.cluster import Group, Node
+from sdrs_core.cluster import Group, Node, Pool
 from sdrs_core.errors import StaleEpochError, UnavailableError
-from sdrs_core.ids import GroupId, NodeId
+from sdrs_core.ids import DiskId, GroupId, NodeId, PoolName
+from sdrs_core.levels import Level
 from sdrs_storaged.logs import get_log
 from sdrs_storaged.node.identity import Identity
 
@@ -35,6 +37,9 @@ class _Map:
     groups: Mapping[GroupId, Group]
     nodes: Mapping[NodeId, Node]
     floors: Mapping[GroupId, int]
+    pools: Mapping[PoolName, Pool]
+    domains: Mapping[NodeId, str]
+    draining_disks: frozenset[DiskId]
 
 
 class Groups:
@@ -43,12 +48,18 @@ class Groups:
     def __init__(self, identity: Identity, push_seconds: float = PUSH_SECONDS) -> None:
         self._identity = identity
         self._push_seconds = push_seconds
-        self._map = _Map(False, {}, {}, identity.epochs)
+        self._map = _Map(False, {}, {}, identity.epochs, {}, {}, frozenset())
         self._changed = asyncio.Event()
         self._watchers: dict[object, Callable[[], None]] = {}
         self._watchers_lock = threading.Lock()
 
-    async def adopt(self, groups: Iterable[Group], nodes: Iterable[Node]) -> None:
+    async def adopt(
+        self,
+        groups: Iterable[Group],
+        nodes: Iterable[Node],
+        pools: Iterable[Pool] = (),
+        draining_disks: Iterable[DiskId] = (),
+    ) -> None:
         """Take over the complete list of this node's groups."""
         known = self._map
         adopted = {}
@@ -62,11 +73,20 @@ class Groups:
                     adopted[group.id] = known.groups[group.id]
         # I3: known for good before anything is done or refused because of it.
         await asyncio.to_thread(self._identity.raise_epochs, {group.id: group.epoch for group in adopted.values()})
-        self._map = _Map(True, adopted, {node.id: node for node in nodes}, self._identity.epochs)
+        told = {node.id: node for node in nodes}
+        self._map = _Map(
+            True,
+            adopted,
+            told,
+            self._identity.epochs,
+            {pool.name: pool for pool in pools},
+            {node.id: node.domain for node in told.values()},
+            frozenset(draining_disks),
+        )
         self._tell(known)
 
     def _tell(self, before: _Map) -> None:
-        for group_id in before.groups.keys() | self._map.groups.keys():
+        for group_id in sorted(before.groups.keys() | self._map.groups.keys()):
             now = self._map.groups.get(group_id)
             if now != before.groups.get(group_id):
                 log.info(
@@ -110,6 +130,20 @@ class Groups:
         if node is None:
             raise UnavailableError(f"the controller has not told where node {node_id} can be reached: try again")
         return node
+
+    def pool_of(self, group: Group) -> Pool:
+        """How the group stores; every member a copy, if its pool was not told."""
+        return self._map.pools.get(group.pool) or Pool(group.pool, Level.L2, mirrors=len(group.members))
+
+    @property
+    def domains(self) -> Mapping[NodeId, str]:
+        """Of the members of this node's groups."""
+        return self._map.domains
+
+    @property
+    def draining_disks(self) -> frozenset[DiskId]:
+        """Of this node: those that take nothing new, because an operator drains them."""
+        return self._map.draining_disks
 
     def check(self, group_id: GroupId, epoch: int, *, as_primary: bool) -> Group:
         """The group, if it is at this very epoch and this node is a member of it, or its primary."""
@@ -162,6 +196,17 @@ class Groups:
         except TimeoutError:
             return False
         return True
+
+    def block_until(self, condition: Callable[[], bool], timeout_seconds: float) -> bool:
+        """As ``wait_until``, for threads."""
+        came_true = threading.Event()
+
+        def look() -> None:
+            if condition():
+                came_true.set()
+
+        with self.watching(look):
+            return came_true.wait(timeout_seconds)
 
     async def run_while(self, work: Coroutine[Any, Any, T], holds: Callable[[], bool], group_id: GroupId) -> T:
         """The result of ``work``; cancelled, and StaleEpochError, as soon as a change makes ``holds`` untrue."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from sdrs_core.checkpoints import ContentKind
-from sdrs_core.errors import InvalidArgumentError, StaleEpochError
+from sdrs_core.checksums import DIGEST_BYTES, blob_hash, block_count
+from sdrs_core.codes import MIRROR, parse_code
+from sdrs_core.errors import CorruptDataError, InvalidArgumentError, StaleEpochError
 from sdrs_core.ids import BlobId, GroupId, JobName, SaveId, check_name, check_random_id, check_step
 from sdrs_proto import convert
 from sdrs_proto.limits import MAX_BLOB_BYTES
@@ -26,8 +28,9 @@ class BlobStore:
     def stored(self, intent: WriteIntent) -> StoredFragment | None:
         """What is durable here of this very blob, so that it need not be sent again (P11)."""
         self._check(intent)
-        stored = self._store.lookup(intent.origin.blob_id, intent.origin.fragment_index)
-        return stored if stored and stored.save_id == intent.origin.save_id else None
+        origin = intent.origin
+        stored = self._store.lookup(*origin.key)
+        return stored if stored and (stored.save_id, stored.code) == (origin.save_id, origin.code) else None
 
     def create(self, intent: WriteIntent) -> FragmentWriter:
         self._check(intent)
@@ -38,7 +41,7 @@ class BlobStore:
         if not self._groups.is_member(intent.group_id):
             self._check(intent)
 
-    def finish(self, writer: FragmentWriter, intent: WriteIntent, size_bytes: int, blob_hash: str) -> StoredFragment:
+    def finish(self, writer: FragmentWriter, intent: WriteIntent, summary: pb.BlobSummary) -> StoredFragment:
         """P8: the group may have moved on while the bytes came in. Who is still a member keeps its copy, so that it
         need not be sent again (P11); who is not has none. Neither is acknowledged.
         """
@@ -53,8 +56,10 @@ class BlobStore:
                     raise
                 stale = error
 
-        stored = writer.finish(size_bytes, blob_hash, permit)
-        self._metrics.received_bytes.inc(size_bytes)
+        if intent.origin.is_coded:
+            _check_source(intent, summary)
+        stored = writer.finish(summary.size_bytes, summary.hash, permit, summary.source_table)
+        self._metrics.received_bytes.inc(summary.size_bytes)
         if stale is not None:
             raise stale
         return stored
@@ -76,6 +81,18 @@ class BlobStore:
         self._metrics.sent_bytes.inc(size_bytes)
 
 
+def _check_source(intent: WriteIntent, summary: pb.BlobSummary) -> None:
+    """P9: the table that the fragment keeps is that of the blob which its sender means."""
+    size_bytes, table = intent.origin.source_size_bytes, summary.source_table
+    is_whole = len(table) == block_count(size_bytes) * DIGEST_BYTES
+    if not is_whole or (summary.source_size_bytes, summary.source_hash) != (size_bytes, blob_hash(size_bytes, table)):
+        raise CorruptDataError(
+            f"fragment {intent.origin.fragment_index} of blob {intent.origin.blob_id} came with checksums of another "
+            "blob: send it again",
+            blob_id=intent.origin.blob_id,
+        )
+
+
 def write_intent_from(message: pb.WriteIntent) -> WriteIntent:
     if not 0 <= message.size_bytes <= MAX_BLOB_BYTES:
         raise InvalidArgumentError(f"a blob of {message.size_bytes} bytes is too large: at most {MAX_BLOB_BYTES}")
@@ -91,8 +108,15 @@ def write_intent_from(message: pb.WriteIntent) -> WriteIntent:
         blob_count=message.blob_count,
         kind=convert.kind_from(message.kind) if message.kind else "",
         pool=message.pool,
+        fragment_index=message.fragment_index,
+        code=message.code or MIRROR,
+        source_size_bytes=message.source_size_bytes,
+        save_pool=message.save_pool,
     )
-    return WriteIntent(origin, message.size_bytes, GroupId(message.group_id), message.epoch, message.relayed)
+    parse_code(origin.code)
+    return WriteIntent(
+        origin, message.size_bytes, GroupId(message.group_id), message.epoch, message.relayed, message.resent
+    )
 
 
 def write_intent_to(
@@ -114,6 +138,10 @@ def write_intent_to(
         blob_count=origin.blob_count,
         pool=origin.pool,
         relayed=relayed,
+        fragment_index=origin.fragment_index,
+        code=origin.code,
+        source_size_bytes=origin.source_size_bytes,
+        save_pool=origin.save_pool,
     )
 
 
@@ -124,7 +152,7 @@ def read_intent_from(message: pb.OpenReadRequest | pb.ReadBlobRequest) -> ReadIn
 
 def stored_to(stored: StoredFragment) -> pb.StoredBlob:
     return pb.StoredBlob(
-        blob_id=stored.blob_id, size_bytes=stored.size_bytes, hash=stored.blob_hash, disk_id=stored.disk_id
+        blob_id=stored.blob_id, size_bytes=stored.size_bytes, hash=stored.fragment_hash, disk_id=stored.disk_id
     )
 
 
@@ -134,10 +162,18 @@ def held_to(stored: StoredFragment) -> pb.HeldFragment:
         fragment_index=stored.fragment_index,
         save_id=stored.save_id,
         size_bytes=stored.size_bytes,
-        hash=stored.blob_hash,
+        hash=stored.fragment_hash,
         disk_id=stored.disk_id,
+        source_size_bytes=stored.source_size_bytes,
+        source_hash=stored.source_hash,
+        code=stored.code,
     )
 
 
 def summary_of(reader: FragmentReader) -> pb.BlobSummary:
-    return pb.BlobSummary(size_bytes=reader.size_bytes, hash=reader.blob_hash, table=bytes(reader.table))
+    summary = pb.BlobSummary(size_bytes=reader.size_bytes, hash=reader.fragment_hash, table=bytes(reader.table))
+    if reader.meta.is_coded:
+        summary.source_size_bytes = reader.source_size_bytes
+        summary.source_hash = reader.source_hash
+        summary.source_table = bytes(reader.source_table)
+    return summary

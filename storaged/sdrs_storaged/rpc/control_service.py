@@ -10,7 +10,6 @@ from sdrs_core.cluster import DEFAULT_POOL, Group
 from sdrs_core.ids import BlobId, JobName, NodeId, PoolName, SaveId
 from sdrs_proto import convert
 from sdrs_proto.limits import MAX_WAIT_MS
-from sdrs_proto.v1 import cluster_pb2
 from sdrs_proto.v1 import control_pb2 as pb
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.archives import Archives
@@ -22,6 +21,9 @@ from sdrs_storaged.control.verifier import Progress
 from sdrs_storaged.rpc.edge import page_size
 from sdrs_storaged.rpc.meta_service import MetaService
 from sdrs_storaged.rpc.operations_service import OperationsService
+from sdrs_storaged.rpc.pool_service import PoolService
+from sdrs_storaged.rpc.scrub_service import ScrubService
+from sdrs_storaged.rpc.upkeep_service import UpkeepService
 from sdrs_storaged.version import VERSION
 
 _OUTCOMES = {
@@ -31,11 +33,13 @@ _OUTCOMES = {
 }
 
 
-class ControlService(OperationsService, MetaService):
+class ControlService(OperationsService, PoolService, UpkeepService, MetaService, ScrubService):
     def __init__(self, controller: Controller, archives: Archives, metrics_endpoint: Callable[[], str]) -> None:
         OperationsService.__init__(self, controller)
+        PoolService.__init__(self, controller)
+        UpkeepService.__init__(self, controller)
         MetaService.__init__(self, archives.exporter, archives.importer, archives.rebuilder)
-        self._pools = controller.pools
+        ScrubService.__init__(self, controller.scrubber)
         self._saves = controller.saves
         self._catalog = controller.catalog
         self._metrics_endpoint = metrics_endpoint
@@ -65,74 +69,16 @@ class ControlService(OperationsService, MetaService):
             frozen_because=controller.records.frozen_because,
         )
 
-    def _repair_progress(self) -> pb.RepairProgress:
-        totals = self._controller.repairer.totals
-        return pb.RepairProgress(
-            waiting_blobs=totals.waiting_blobs,
-            waiting_bytes=totals.waiting_bytes,
-            done_blobs=totals.done_blobs,
-            done_bytes=totals.done_bytes,
-            failed_blobs=totals.failed_blobs,
-            awaited_blobs=totals.awaited_blobs,
-        )
-
     def _problems(self) -> list[Group]:
         return self._members.with_problems(self._members.groups())
 
-    # Nodes and pools
+    # Nodes
 
     async def list_nodes(self, request: pb.ListNodesRequest) -> pb.ListNodesResponse:
         nodes = [node for node in self._members.nodes() if node.id > request.page_token]
         page = nodes[: page_size(request.page_size)]
         token = page[-1].id if len(page) < len(nodes) else ""
         return pb.ListNodesResponse(nodes=[convert.node_to(node) for node in page], next_page_token=token)
-
-    async def get_node(self, request: pb.GetNodeRequest) -> pb.GetNodeResponse:
-        node = self._members.node(NodeId(request.node_id))
-        groups = self._members.with_problems(self._members.groups(node_id=node.id))
-        return pb.GetNodeResponse(node=convert.node_to(node), groups=[convert.group_to(group) for group in groups])
-
-    async def create_pool(self, request: pb.CreatePoolRequest) -> pb.CreatePoolResponse:
-        pool = await self._pools.create(convert.pool_from(request.pool), request.request_id)
-        return pb.CreatePoolResponse(pool=self._pool(pool.name))
-
-    async def list_pools(self, request: pb.ListPoolsRequest) -> pb.ListPoolsResponse:
-        pools = [pool for pool in self._members.pools() if pool.name > request.page_token]
-        page = pools[: page_size(request.page_size)]
-        token = page[-1].name if len(page) < len(pools) else ""
-        return pb.ListPoolsResponse(pools=[self._pool(pool.name) for pool in page], next_page_token=token)
-
-    async def get_pool(self, request: pb.GetPoolRequest) -> pb.GetPoolResponse:
-        groups = self._members.with_problems(self._members.groups(pool=request.name))
-        return pb.GetPoolResponse(pool=self._pool(request.name), groups=[convert.group_to(group) for group in groups])
-
-    async def update_pool(self, request: pb.UpdatePoolRequest) -> pb.UpdatePoolResponse:
-        given = ("keep_last", "keep_every_steps", "max_age_seconds")
-        retention = {name: getattr(request, name) for name in given if request.HasField(name)}
-        policy = convert.read_policy_from(request.read_policy) if request.HasField("read_policy") else None
-        await self._pools.update(
-            request.name,
-            retention=retention,
-            level=convert.level_from(request.level) if request.HasField("level") else None,
-            mirrors=request.mirrors if request.HasField("mirrors") else None,
-            allow_degraded=request.allow_degraded if request.HasField("allow_degraded") else None,
-            read_policy=policy,
-        )
-        return pb.UpdatePoolResponse(pool=self._pool(request.name))
-
-    async def delete_pool(self, request: pb.DeletePoolRequest) -> pb.DeletePoolResponse:
-        count = self._controller.tally.saves_by_pool[PoolName(request.name)]
-        await self._pools.delete(request.name, checkpoint_count=count)
-        return pb.DeletePoolResponse()
-
-    def _pool(self, name: str) -> cluster_pb2.Pool:
-        pool, tally = self._members.pool(name), self._controller.tally
-        return convert.pool_to(
-            pool,
-            layout=self._members.layout(pool.name).value.number,
-            checkpoint_count=tally.saves_by_pool[pool.name],
-            used_bytes=tally.bytes_by_pool[pool.name],
-        )
 
     # Saves
 
@@ -149,6 +95,7 @@ class ControlService(OperationsService, MetaService):
                 kind=convert.kind_from(request.kind),
                 host=request.host,
                 avoid=frozenset(NodeId(node_id) for node_id in request.avoid_node_ids),
+                size_bytes=request.size_bytes,
             )
         )
         response = pb.BeginSaveResponse(
@@ -217,10 +164,12 @@ class ControlService(OperationsService, MetaService):
 
         # Of a checkpoint that is known, which never changes; only who holds it does, and readers try them all.
         (shards, token), _ = await self._controller.stale_reads.read(read)
-        holders = sorted({holder.node_id for shard in shards for blob in shard.blobs for holder in blob.holders})
+        holders = {holder.node_id for shard in shards for blob in shard.all_blobs for holder in blob.holders}
+        # A node that was removed is still on record until repair has come around to it.
+        known = sorted(holders.intersection(self._members.node_ids()))
         return pb.ListShardsResponse(
             shards=[convert.shard_to(shard) for shard in shards],
-            nodes=[convert.node_to(self._members.node(node_id)) for node_id in holders],
+            nodes=[convert.node_to(self._members.node(node_id)) for node_id in known],
             next_page_token=token,
             read_policy=convert.read_policy_to(self._members.pool(request.pool).read_policy) if request.pool else None,
         )

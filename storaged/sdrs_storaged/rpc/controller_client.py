@@ -16,7 +16,7 @@ from google.rpc.status_pb2 import Status
 from sdrs_core.checkpoints import SaveState
 from sdrs_core.cluster import Disk, Node
 from sdrs_core.errors import FullError, NotFoundError, SdrsError, UnavailableError
-from sdrs_core.ids import ClusterId, GroupId, random_id
+from sdrs_core.ids import ClusterId, DiskId, GroupId, random_id
 from sdrs_proto import convert
 from sdrs_proto.services import CONTROL, MEMBERSHIP
 from sdrs_proto.status import from_rpc_error, from_status
@@ -161,6 +161,8 @@ class ControllerClient:
             await self._groups.adopt(
                 [convert.group_from(group) for group in assignments.groups],
                 [convert.node_from(node) for node in assignments.nodes],
+                [convert.pool_from(pool) for pool in assignments.pools],
+                [DiskId(disk_id) for disk_id in assignments.draining_disk_ids],
             )
         except FullError as error:
             # I3: not persisted, hence not acted on. They are not sent again: tried with the next beat.

@@ -17,15 +17,16 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from sdrs_core.checksums import BLOCK_BYTES, DIGEST_BYTES
+from sdrs_core.checksums import BLOCK_BYTES, DIGEST_BYTES, block_count
 from sdrs_core.errors import InternalError, ProtocolError, SdrsError, UnavailableError
 from sdrs_proto import channel
 from sdrs_proto.limits import STALL_SECONDS
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.logs import get_log
-from sdrs_storaged.node.transfers import Intent, ReadIntent, Slots, Tickets, WriteIntent
-from sdrs_storaged.rpc.blobs import BlobStore, stored_to, summary_of
-from sdrs_storaged.rpc.replication import Replication
+from sdrs_storaged.node.pacing import Background
+from sdrs_storaged.node.transfers import Admission, Intent, ReadIntent, Tickets, WriteIntent
+from sdrs_storaged.rpc.blobs import BlobStore, summary_of
+from sdrs_storaged.rpc.intakes import Intakes
 
 log = get_log("data_channel")
 
@@ -38,10 +39,11 @@ _DRAIN_SECONDS = 5.0
 
 
 class DataChannelServer:
-    def __init__(self, blobs: BlobStore, replication: Replication, tickets: Tickets) -> None:
+    def __init__(self, blobs: BlobStore, intakes: Intakes, tickets: Tickets, background: Background) -> None:
         self._blobs = blobs
-        self._replication = replication
+        self._intakes = intakes
         self._tickets = tickets
+        self._background = background
         self._stranger_threads = threading.BoundedSemaphore(_MAX_STRANGER_THREADS)
         self._strangers: dict[socket.socket, None] = {}  # oldest first
         self._lock = threading.Lock()
@@ -125,7 +127,7 @@ class DataChannelServer:
                 finally:
                     slots.give()
 
-    def _introduce(self, connection: socket.socket) -> tuple[Intent, Slots, int] | None:
+    def _introduce(self, connection: socket.socket) -> tuple[Intent, Admission, int] | None:
         """What the ticket admits to; None if the caller was refused."""
         with self._answering(connection):
             channel.tune(connection, _HELLO_SECONDS)
@@ -159,8 +161,7 @@ class DataChannelServer:
             )
 
     def _receive(self, connection: socket.socket, intent: WriteIntent) -> None:
-        # The copies end first: they send from the writer's buffers.
-        with self._blobs.create(intent) as writer, self._replication.relaying(intent) as relays:
+        with self._intakes.open(intent) as intake:
             while True:
                 (length,) = channel.LENGTH.unpack(channel.receive_bytes(connection, channel.LENGTH.size))
                 if length == channel.END_OF_BLOCKS:
@@ -168,19 +169,11 @@ class DataChannelServer:
                 if not 0 < length <= BLOCK_BYTES:
                     raise ProtocolError(f"a block of {length} bytes was announced: 1 to {BLOCK_BYTES} are allowed")
                 digest = channel.receive_bytes(connection, DIGEST_BYTES, STALL_SECONDS)
-                block = writer.next_block()[:length]
-                channel.receive_exactly(connection, block, STALL_SECONDS)
-                writer.commit_block(length, digest)
-                relays.put(digest, block)
-                self._blobs.check_wanted(intent)
-            summary = _read_summary(connection)
-            writer.check_whole(summary.size_bytes, summary.hash)
-            relays.end(summary)
-            try:
-                stored = self._blobs.finish(writer, intent, summary.size_bytes, summary.hash)
-            finally:
-                relays.settle()
-        channel.send_answer(connection, stored_to(stored))
+                channel.receive_exactly(connection, intake.next_block()[:length], STALL_SECONDS)
+                intake.commit_block(length, digest)
+                intake.check_wanted()
+            stored = intake.finish(_read_summary(connection, intent))
+        channel.send_answer(connection, stored)
 
     def _send(self, connection: socket.socket, intent: ReadIntent, *, pass_fd: bool) -> None:
         with self._blobs.open(intent) as reader:
@@ -194,9 +187,16 @@ class DataChannelServer:
             channel.send_answer(connection, summary_of(reader))
             start = intent.offset
             end = start + intent.length if intent.length else reader.size_bytes
+            pace = self._background.pace() if intent.for_repair else None
             with closing(reader.pieces(start, end)) as pieces:
                 for piece in pieces:
-                    connection.sendall(piece)  # its timeout is for the whole piece, so a dripping peer is given up
+                    # Its timeout is for the whole piece, so a dripping peer is given up.
+                    if pace is None:
+                        connection.sendall(piece)
+                        continue
+                    with pace.waiting():
+                        connection.sendall(piece)
+                    pace.spent(len(piece))
             self._blobs.count_sent(end - start)
 
     def _refuse(self, connection: socket.socket, error: SdrsError) -> None:
@@ -219,10 +219,12 @@ def _pause(error: Exception) -> None:
     time.sleep(_ACCEPT_PAUSE_SECONDS)
 
 
-def _read_summary(connection: socket.socket) -> pb.BlobSummary:
+def _read_summary(connection: socket.socket, intent: WriteIntent) -> pb.BlobSummary:
     (length,) = channel.LENGTH.unpack(channel.receive_bytes(connection, channel.LENGTH.size))
-    if length > _MAX_SUMMARY_BYTES:
-        raise ProtocolError(f"a summary of {length} bytes was announced: at most {_MAX_SUMMARY_BYTES} are allowed")
+    # A fragment of a code comes with the table of its blob (P9).
+    most_bytes = _MAX_SUMMARY_BYTES + block_count(intent.origin.source_size_bytes) * DIGEST_BYTES
+    if length > most_bytes:
+        raise ProtocolError(f"a summary of {length} bytes was announced: at most {most_bytes} are allowed")
     try:
         return pb.BlobSummary.FromString(channel.receive_bytes(connection, length))
     except DecodeError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sdrs_core.cluster import Authority, Group, Node, NodeState
 from sdrs_core.errors import RefusedError, SdrsError
-from sdrs_core.ids import GroupId, JobName, NodeId
+from sdrs_core.ids import DiskId, GroupId, JobName, NodeId
 from sdrs_proto import convert
 from sdrs_proto.status import to_status
 from sdrs_proto.v1 import membership_pb2 as pb
@@ -90,7 +90,13 @@ class MembershipService:
         return pb.Assignments(
             groups=[convert.group_to(group) for group in groups],
             nodes=[convert.node_to(self._addressed(member)) for member in sorted(named)],
+            pools=[convert.pool_to(self._members.pool(name)) for name in sorted({group.pool for group in groups})],
+            draining_disk_ids=self._closed_disks(node_id) if node_id else [],
         )
+
+    def _closed_disks(self, node_id: NodeId) -> list[DiskId]:
+        """Those that take nothing new; also one that was given up, should it come back after all."""
+        return sorted({*self._members.draining_disks(node_id), *self._members.retired_disks(node_id)})
 
     def _groups_by_node(self) -> dict[NodeId, list[Group]]:
         """Made once for each change of the map, however many nodes follow it (P20)."""

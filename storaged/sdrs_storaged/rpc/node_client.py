@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+from sdrs_core.checkpoints import Holder
 from sdrs_core.cluster import Node, Order
+from sdrs_core.codes import MIRROR
 from sdrs_core.ids import BlobId, DiskId, SaveId, random_id
+from sdrs_core.stocks import fragment_bytes
 from sdrs_proto import convert
 from sdrs_proto.limits import MAX_PAGE_SIZE
 from sdrs_proto.services import STORAGE, Stub
@@ -16,7 +19,7 @@ from sdrs_storaged.config import split_address
 from sdrs_storaged.control.claims import FragmentName
 from sdrs_storaged.control.collector import Fragment
 from sdrs_storaged.control.copier import HeldFragment, Pull
-from sdrs_storaged.control.verifier import FragmentCheck
+from sdrs_storaged.control.looks import FragmentCheck
 from sdrs_storaged.rpc.channels import Channels, call, stream
 
 _LONG_SECONDS = 60.0
@@ -54,8 +57,10 @@ class NodeClient:
         response = await call(self._stub(node).lookup_fragments, request, f"node {node.id}")
         return [_held_from(held) for held in response.held]
 
-    async def pull_fragment(self, node: Node, pull: Pull, sources: Sequence[Node], order: Order) -> HeldFragment:
-        save, blob = pull.save, pull.blob
+    async def pull_fragment(
+        self, node: Node, pull: Pull, sources: Sequence[tuple[Node, Holder]], order: Order
+    ) -> HeldFragment:
+        save, blob, limit = pull.save, pull.blob, pull.max_bytes_per_second
         request = pb.PullFragmentRequest(
             request_id=random_id(),
             authority=convert.authority_to(order.authority),
@@ -71,21 +76,43 @@ class NodeClient:
                 world_size=save.world_size,
                 kind=convert.kind_to(pull.shard.kind),
                 blob_count=len(pull.shard.blobs),
-                pool=save.pool,
+                pool=pull.pool,
+                save_pool=save.pool if pull.pool != save.pool else "",
+                fragment_index=pull.fragment_index,
+                code=blob.code,
             ),
-            fragment_index=pull.fragment_index,
-            hash=pull.hash,
-            sources=[convert.node_to(source) for source in sources],
+            hash=blob.hash,
+            source_blob_id=pull.source.id,
+            source_code=pull.source.code,
+            sources=_sources_to(sources),
+            max_bytes_per_second=limit,
         )
         request.signature = signature(order.secret, request)
         timeout_seconds = _LONG_SECONDS + blob.size_bytes / _SLOWEST_PULL_BYTES_PER_SECOND
+        if limit:
+            timeout_seconds += 2 * fragment_bytes(blob, pull.fragment_index) / limit
         response = await call(self._stub(node).pull_fragment, request, f"node {node.id}", timeout_seconds)
         return _held_from(response.held)
 
     async def verify_fragment(
-        self, node: Node, blob_id: BlobId, index: int, expected_hash: str
+        self,
+        node: Node,
+        blob_id: BlobId,
+        index: int,
+        expected_hash: str,
+        *,
+        code: str = MIRROR,
+        sources: Sequence[tuple[Node, Holder]] = (),
+        max_bytes_per_second: int = 0,
     ) -> AsyncIterator[FragmentCheck]:
-        request = pb.VerifyFragmentRequest(blob_id=blob_id, fragment_index=index, expected_hash=expected_hash)
+        request = pb.VerifyFragmentRequest(
+            blob_id=blob_id,
+            fragment_index=index,
+            expected_hash=expected_hash,
+            code=code,
+            sources=_sources_to(sources),
+            max_bytes_per_second=max_bytes_per_second,
+        )
         async for response in stream(self._stub(node).verify_fragment, request, f"node {node.id}", _VERIFY_SECONDS):
             yield FragmentCheck(response.checked_bytes, convert.verdict_from(response.verdict), response.detail)
 
@@ -109,6 +136,13 @@ def _names_to(names: Sequence[FragmentName]) -> list[pb.FragmentName]:
     return [pb.FragmentName(blob_id=blob_id, fragment_index=index) for blob_id, index in names]
 
 
+def _sources_to(sources: Sequence[tuple[Node, Holder]]) -> list[pb.FragmentSource]:
+    return [
+        pb.FragmentSource(node=convert.node_to(node), fragment_index=holder.fragment_index, hash=holder.fragment_hash)
+        for node, holder in sources
+    ]
+
+
 def _held_from(message: pb.HeldFragment) -> HeldFragment:
     return HeldFragment(
         blob_id=BlobId(message.blob_id),
@@ -117,4 +151,7 @@ def _held_from(message: pb.HeldFragment) -> HeldFragment:
         size_bytes=message.size_bytes,
         hash=message.hash,
         disk_id=DiskId(message.disk_id),
+        code=message.code,
+        source_size_bytes=message.source_size_bytes,
+        source_hash=message.source_hash,
     )

@@ -1,36 +1,27 @@
-"""A copy is fetched from another node, by order of the controller: who lacks something pulls it, as flow control.
+"""A fragment is made here, by order of the controller: copied, rebuilt, or cut from a blob in another form.
 
-Every block is compared with the source's table, and the table with the hash on record, before anything counts (I5).
+Who lacks something fetches what it is made of, as flow control. Every block that comes is compared with its fragment's
+table, and what is made with the hash on record, before anything counts (I5, P9).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from sdrs_core import checksums
-from sdrs_core.cluster import Node
-from sdrs_core.errors import (
-    CorruptDataError,
-    DeadlineExceededError,
-    InternalError,
-    InvalidArgumentError,
-    NotFoundError,
-    PermissionDeniedError,
-    ProtocolError,
-    SdrsError,
-    UnavailableError,
-)
-from sdrs_core.ids import NodeId
-from sdrs_proto import channel, convert
-from sdrs_proto.limits import STALL_SECONDS
+from sdrs_core.codes import MIRROR
+from sdrs_core.errors import InvalidArgumentError
+from sdrs_core.ids import BlobId, check_random_id
+from sdrs_proto import convert
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 from sdrs_storaged.metrics import NodeMetrics
+from sdrs_storaged.node.pacing import Background
 from sdrs_storaged.node.transfers import Slots
 from sdrs_storaged.rpc.blobs import write_intent_from
-from sdrs_storaged.rpc.peers import Peers
+from sdrs_storaged.rpc.fragment_streams import FragmentStream, fragment_stream
+from sdrs_storaged.rpc.sources import BlobFacts, Source, Sources
 from sdrs_storaged.rpc.workers import Workers
 from sdrs_storaged.store.engine import FragmentStore
 from sdrs_storaged.store.fragment import FragmentOrigin, StoredFragment
@@ -38,90 +29,117 @@ from sdrs_storaged.store.fragment import FragmentOrigin, StoredFragment
 log = get_log("pull")
 
 _SLOT_SECONDS = 60.0
-# What may be another at another source; a full or failed disk of our own is not.
-_NEXT_SOURCE = (
-    UnavailableError,
-    DeadlineExceededError,
-    CorruptDataError,
-    NotFoundError,
-    PermissionDeniedError,
-    ProtocolError,
-    InternalError,
-)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """``target`` and ``source`` are the same blob, or two of the same content."""
+
+    origin: FragmentOrigin
+    target: BlobFacts
+    source: BlobFacts
+    sources: Sequence[Source]
+    # Of what is made: the bytes that it is made of are several times as many.
+    max_bytes_per_second: int
 
 
 class Pulling:
     def __init__(
         self,
         store: FragmentStore,
-        peers: Peers,
+        sources: Sources,
         metrics: NodeMetrics,
-        node_id: NodeId,
+        background: Background,
         *,
         slots: Slots,
         workers: Workers,
     ) -> None:
         self._store = store
-        self._peers = peers
+        self._sources = sources
         self._metrics = metrics
-        self._node_id = node_id
+        self._background = background
         self._slots = slots
         self._workers = workers
 
     async def pull(self, request: pb.PullFragmentRequest) -> StoredFragment:
         """Once the order was found to be the controller's."""
-        intent = write_intent_from(request.intent)
-        origin = replace(intent.origin, fragment_index=request.fragment_index)
-        sources = [convert.node_from(node) for node in request.sources if node.id != self._node_id]
+        order = _order_from(request)
         await self._slots.take(_SLOT_SECONDS)
         try:
-            return await self._workers.run_through(self._pull, origin, intent.size_bytes, request.hash, sources)
+            return await self._workers.run_through(self._pull, order)
         finally:
             self._slots.give()
 
-    def _pull(self, origin: FragmentOrigin, size_bytes: int, blob_hash: str, sources: Sequence[Node]) -> StoredFragment:
-        held = self._store.lookup(*origin.key)
-        if held is not None:
-            if (held.blob_hash, held.size_bytes) == (blob_hash, size_bytes):
-                return held
-            self._store.quarantine(
-                *origin.key, f"it has hash {held.blob_hash}, on record is {blob_hash}: replaced by a copy"
-            )
-        if not sources:
-            raise InvalidArgumentError(f"no other node is named to fetch blob {origin.blob_id} from")
-        failures: list[SdrsError] = []
-        for source in sources:
-            try:
-                return self._pull_from(source, origin, size_bytes, blob_hash)
-            except _NEXT_SOURCE as error:
-                failures.append(error)
-                log.warning("source_failed", blob=origin.blob_id, source=source.id, why=error.message)
-        told = "; ".join(f"{source.id}: {error.message}" for source, error in zip(sources, failures, strict=True))
-        # If one of them may come back with a good copy, it is worth another try.
-        is_lost = all(isinstance(error, CorruptDataError | NotFoundError) for error in failures)
-        kind = CorruptDataError if is_lost else UnavailableError
-        raise kind(f"blob {origin.blob_id} could not be fetched from any source ({told})", blob_id=origin.blob_id)
-
-    def _pull_from(self, source: Node, origin: FragmentOrigin, size_bytes: int, blob_hash: str) -> StoredFragment:
-        request = pb.OpenReadRequest(blob_id=origin.blob_id, fragment_index=origin.fragment_index)
-        with self._peers.open_source(source, request) as connection:
-            summary = channel.receive_answer(connection, pb.BlobSummary)
-            table = _checked_table(summary, size_bytes, blob_hash, source)
-            with self._store.create(origin, size_bytes) as writer:
-                for index, (start, end) in enumerate(checksums.block_spans(0, size_bytes)):
-                    channel.receive_exactly(connection, writer.next_block()[: end - start], STALL_SECONDS)
-                    writer.commit_block(end - start, checksums.table_entry(table, index))
-                    reach("pull.block")
-                stored = writer.finish(size_bytes, blob_hash)
-        self._metrics.pulled_bytes.inc(size_bytes)
+    def _pull(self, order: _Order) -> StoredFragment:
+        stored = self._held(order)
+        if stored is None or self._store.is_draining(stored):
+            stored = self._make(order)
+        self._store.drop_drained(stored)
         return stored
 
-
-def _checked_table(summary: pb.BlobSummary, size_bytes: int, blob_hash: str, source: Node) -> bytes:
-    is_whole = len(summary.table) == checksums.block_count(size_bytes) * checksums.DIGEST_BYTES
-    if not is_whole or checksums.blob_hash(size_bytes, summary.table) != blob_hash:
-        raise CorruptDataError(
-            f"node {source.id} has {summary.size_bytes} bytes with hash {summary.hash}, on record are {size_bytes} "
-            f"with {blob_hash}"
+    def _held(self, order: _Order) -> StoredFragment | None:
+        """What is here under this name, if it is what is asked for; what is not is set aside."""
+        held, target = self._store.lookup(*order.origin.key), order.target
+        if held is None:
+            return None
+        found = BlobFacts(held.blob_id, held.source_size_bytes, held.source_hash, held.code)
+        if found == target:
+            return held
+        self._store.quarantine(
+            *order.origin.key,
+            f"it is of code {found.code} and of a blob with hash {found.hash}, on record are {target.code} and "
+            f"{target.hash}: replaced",
         )
-    return summary.table
+        return None
+
+    def _make(self, order: _Order) -> StoredFragment:
+        if not order.sources:
+            raise InvalidArgumentError(f"no node is named to fetch blob {order.source.id} from")
+        index, code = order.origin.fragment_index, order.target.code
+        with fragment_stream(
+            self._sources.open, self._sources.buffers, order.source, order.sources, index, code
+        ) as stream:
+            stored = self._write(order, stream)
+        self._metrics.pulled_bytes.inc(stream.received_bytes)
+        if stream.failures:
+            log.warning("pulled_in_spite", blob=order.target.id, index=index, failed=sorted(map(str, stream.failures)))
+        return stored
+
+    def _write(self, order: _Order, stream: FragmentStream) -> StoredFragment:
+        pace = self._background.pace(order.max_bytes_per_second)
+        with self._store.create(order.origin, stream.size_bytes) as writer:
+            for _ in range(stream.block_count):
+                room = writer.next_block()
+                with pace.waiting():
+                    size_bytes, digest = stream.fill(room)
+                writer.commit_block(size_bytes, digest)
+                pace.spent(size_bytes)
+                self._background.check_running()
+                reach("pull.block")
+            # Asked for in any case: of a blob without bytes, too, somebody must have it.
+            source_table = stream.source_table
+            return writer.finish(
+                stream.size_bytes, stream.fragment_hash, source_table=source_table if order.origin.is_coded else b""
+            )
+
+
+def _order_from(request: pb.PullFragmentRequest) -> _Order:
+    intent = write_intent_from(request.intent)
+    origin = intent.origin
+    if origin.is_coded:
+        origin = replace(origin, source_size_bytes=intent.size_bytes)
+    target = BlobFacts(origin.blob_id, intent.size_bytes, request.hash, origin.code)
+    source = target
+    if request.source_blob_id and request.source_blob_id != target.id:
+        source_id = BlobId(check_random_id(request.source_blob_id, "blob id"))
+        source = replace(target, id=source_id, code=request.source_code or MIRROR)
+    return _Order(origin, target, source, sources_from(request.sources, source), request.max_bytes_per_second)
+
+
+def sources_from(messages: Sequence[pb.FragmentSource], blob: BlobFacts) -> list[Source]:
+    code = blob.erasure_code
+    count = code.total if code else 1
+    for message in messages:
+        if message.fragment_index >= count:
+            raise InvalidArgumentError(f"blob {blob.id} of code {blob.code} has no fragment {message.fragment_index}")
+    return [Source(convert.node_from(one.node), one.fragment_index, one.hash) for one in messages]

@@ -1,4 +1,5 @@
-"""One blob's copy on its way to one member while the primary still receives it: a thread, and two blocks at most.
+"""One copy or fragment of a blob on its way to one member while the primary still receives the blob: a thread, and two
+blocks at most.
 
 The primary hands each block over and goes on. It waits only while the member is two blocks behind, and not for longer
 than a slow member is waited for: then the member loses this copy, and nobody else loses anything (I10).
@@ -12,17 +13,19 @@ from collections.abc import Callable
 
 from sdrs_core.checksums import Buffer
 from sdrs_core.cluster import Node
-from sdrs_core.errors import InternalError, SdrsError, UnavailableError
+from sdrs_core.errors import CorruptDataError, InternalError, SdrsError, UnavailableError
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 from sdrs_storaged.rpc.peers import CopyChannel
+from sdrs_storaged.rpc.striping import STRIPES_HELD
 from sdrs_storaged.store.buffers import BLOCKS_KEPT
 
 log = get_log("relay")
 
 BLOCKS_AHEAD = 2
 assert BLOCKS_AHEAD < BLOCKS_KEPT, "a block must be sent before its buffer is filled again"
+assert BLOCKS_AHEAD < STRIPES_HELD, "and so must one of a stripe, of which each fragment has one"
 
 
 class Relay:
@@ -37,9 +40,14 @@ class Relay:
         open_copy: Callable[[], CopyChannel | None],
         failed: Callable[[SdrsError], None],
         sent: Callable[[int], None],
+        share: int = 0,
     ) -> None:
-        """``failed`` and ``sent`` are called by the relay's thread; ``sent`` with the size of each block."""
+        """``failed`` and ``sent`` are called by the relay's thread; ``sent`` with the size of each block.
+
+        ``share``: which one of the blob it carries.
+        """
         self.member = member
+        self.share = share
         self._open_copy = open_copy
         self._failed = failed
         self._sent = sent
@@ -49,13 +57,25 @@ class Relay:
         self._channel: CopyChannel | None = None
         self._sending = False
         self._over = False
+        self._durable = False
         try:
             threading.Thread(target=self._run, name="relay", daemon=True).start()
         except RuntimeError:  # out of threads: the seal fills what is missing
             self._over = True
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether the member has it, by its own word; after ``settle`` this stays as it is."""
+        with self._change:
+            return self._durable
+
+    @property
+    def is_lost(self) -> bool:
+        with self._change:
+            return self._over and not self._durable
+
     def put(self, digest: bytes, block: Buffer) -> None:
-        """Hand a block over; its memory must stay as it is until ``BLOCKS_KEPT`` more were put."""
+        """Hand a block over; its memory must stay as it is until ``BLOCKS_AHEAD`` more were put."""
         with self._change:
             self._change.wait_for(lambda: self._over or len(self._blocks) + self._sending < BLOCKS_AHEAD)
             if not self._over:
@@ -92,8 +112,9 @@ class Relay:
 
     def _run(self) -> None:
         error: SdrsError | None = None
+        is_durable = False
         try:
-            self._copy()
+            is_durable = self._copy()
         except SdrsError as failure:
             error = failure
         except OSError as failure:
@@ -104,27 +125,33 @@ class Relay:
         with self._change:
             self._sending = False
             was_over = self._over
+            self._durable = is_durable and not was_over
             self._conclude()
         if error is not None and not was_over:
             self._failed(error)
 
-    def _copy(self) -> None:
+    def _copy(self) -> bool:
+        """Whether the member has it then."""
         copy = self._open_copy()
         if copy is None:
-            return
+            return True
         with copy:
             with self._change:
                 if self._over:
-                    return
+                    return False
                 self._channel = copy
             reach("relay.opened")
             while (following := self._next()) is not None:
                 reach("relay.block")
                 copy.send_block(*following)
                 self._sent(len(following[1]))
-            if self._summary is not None and not self._over:
-                copy.finish(self._summary)
-                reach("relay.finished")
+            if self._summary is None or self._over:
+                return False
+            stored = copy.finish(self._summary)
+            if stored.hash != self._summary.hash:
+                raise CorruptDataError(f"node {self.member.id} stored blob {stored.blob_id} with another hash")
+            reach("relay.finished")
+            return True
 
     def _next(self) -> tuple[bytes, Buffer] | None:
         """The next block to send; None when there are no more."""

@@ -1,4 +1,4 @@
-"""A primary's copies to the other members of its group: while a blob comes in, or afterwards from its own disk.
+"""What a primary sends to the other members of its group: while a blob comes in, or afterwards from its own disk.
 
 What a member lacks costs nobody else anything: the blob is durable here, the controller hears of the member, and the
 seal looks who has what before anybody is vouched for (I1).
@@ -20,6 +20,7 @@ from sdrs_storaged.metrics import NodeMetrics
 from sdrs_storaged.node.groups import Groups
 from sdrs_storaged.node.reports import MemberReports
 from sdrs_storaged.node.transfers import WriteIntent
+from sdrs_storaged.rpc.assignment import Assignment, assign
 from sdrs_storaged.rpc.peers import CopyChannel, Peers
 from sdrs_storaged.rpc.relay import Relay
 from sdrs_storaged.store.engine import FragmentStore
@@ -27,20 +28,25 @@ from sdrs_storaged.store.reader import FragmentReader
 
 
 class Relays:
-    """The copies of one blob that is being received; none, for a blob that was itself relayed or has one holder."""
+    """What goes to other members of one blob that is being received; nothing, if that was itself relayed."""
 
-    def __init__(self, relays: Sequence[Relay]) -> None:
+    def __init__(self, relays: Sequence[Relay] = ()) -> None:
         self._relays = relays
 
+    def __iter__(self) -> Iterator[Relay]:
+        return iter(self._relays)
+
     def put(self, checksum: bytes, block: Buffer) -> None:
-        """A block that was compared with its checksum: what a member then finds wrong with it is not the sender's."""
+        """To all of them, a block that was compared with its checksum: what a member then finds wrong with it is not
+        the sender's.
+        """
         for relay in self._relays:
             relay.put(checksum, block)
 
-    def end(self, summary: pb.BlobSummary) -> None:
+    def end(self, summary_of: Callable[[int], pb.BlobSummary]) -> None:
         """No more blocks. When this returns, the memory of all of them may be used again."""
         for relay in self._relays:
-            relay.end(summary)
+            relay.end(summary_of(relay.share))
         for relay in self._relays:
             relay.await_unused()
 
@@ -72,53 +78,69 @@ class Replication:
         self._reports = reports
         self._metrics = metrics
 
+    def assign(self, intent: WriteIntent) -> Assignment:
+        """Who stores what of a blob that comes to this primary."""
+        group = self._groups.check(intent.group_id, intent.epoch, as_primary=True)
+        return assign(
+            group,
+            self._groups.pool_of(group),
+            self._groups.domains,
+            intent.origin.blob_id,
+            intent.size_bytes,
+            held=dict(intent.held),
+            failing=[member for member in group.members if self._reports.is_spared(group, member)],
+        )
+
+    def relay_count(self, intent: WriteIntent) -> int:
+        """To how many a blob goes on."""
+        return len(self.assign(intent).others)
+
     @contextmanager
-    def relaying(self, intent: WriteIntent) -> Iterator[Relays]:
-        """Copies of what is received under ``intent``; blocks, and is left before the writer's buffers are."""
-        members = self._members(intent)
-        relays = Relays([self._relay(group, node, intent) for group, node in members])
-        if not members:
+    def relaying(self, assignment: Assignment, intent_of: Callable[[int], WriteIntent]) -> Iterator[Relays]:
+        """To the others, what is assigned to them; left before the buffers are that it is sent from.
+
+        ``intent_of``: under what a share is stored.
+        """
+        group = assignment.group
+        others = self._others(assignment)
+        relays = Relays([self._relay(group, node, share, intent_of(share)) for share, node in others])
+        if not others:
             yield relays
             return
         try:
             with self._groups.watching(
-                lambda: relays.give_up_unless(lambda node_id: self._groups.is_member(intent.group_id, node_id))
+                lambda: relays.give_up_unless(lambda node_id: self._groups.is_member(group.id, node_id))
             ):
                 yield relays
         finally:
             relays.close()
 
-    def has_members(self, intent: WriteIntent) -> bool:
-        return bool(self._members(intent))
-
-    def _members(self, intent: WriteIntent) -> list[tuple[Group, Node]]:
-        """To whom a blob is to be relayed, as far as they can be reached at all."""
-        if intent.relayed:
-            return []
-        group = self._groups.check(intent.group_id, intent.epoch, as_primary=True)
+    def _others(self, assignment: Assignment) -> list[tuple[int, Node]]:
+        """Whom something is to be sent to, as far as they can be reached at all."""
+        group = assignment.group
         reachable = []
-        for member_id in group.members:
-            if member_id == group.primary or self._reports.is_spared(group, member_id):
-                continue
+        for share, member_id in assignment.others.items():
             try:
-                reachable.append((group, self._groups.node(member_id)))
+                reachable.append((share, self._groups.node(member_id)))
             except SdrsError as error:
                 self._failed(group, member_id, error)
         return reachable
 
-    def _relay(self, group: Group, node: Node, intent: WriteIntent) -> Relay:
+    def _relay(self, group: Group, node: Node, share: int, intent: WriteIntent) -> Relay:
         def failed(error: SdrsError) -> None:
             self._failed(group, node.id, error)
 
-        return Relay(node, lambda: self._peers.open_copy(node, intent), failed, self._metrics.relayed_bytes.inc)
+        return Relay(node, lambda: self._peers.open_copy(node, intent), failed, self._metrics.relayed_bytes.inc, share)
 
     def _failed(self, group: Group, member_id: NodeId, error: SdrsError) -> None:
         self._metrics.relays_failed.inc()
         self._reports.note(group, member_id, error)
 
-    async def relay_small(self, intent: WriteIntent, frames: Sequence[Frame]) -> None:
+    async def relay_small(self, assignment: Assignment, intent: WriteIntent, frames: Sequence[Frame]) -> None:
         """Copies of a blob that came in a few frames. A member that fails costs only its copy."""
-        await asyncio.gather(*(self._send_small(*member, intent, frames) for member in self._members(intent)))
+        group = assignment.group
+        others = self._others(assignment)
+        await asyncio.gather(*(self._send_small(group, node, intent, frames) for _, node in others))
 
     async def _send_small(self, group: Group, node: Node, intent: WriteIntent, frames: Sequence[Frame]) -> None:
         try:
@@ -153,7 +175,7 @@ class Replication:
                         self._metrics.relayed_bytes.inc(len(block))
                 except _OwnDamageError as error:
                     raise self._own_failure(blob_id, str(error)) from error
-                copy.finish(pb.BlobSummary(size_bytes=reader.size_bytes, hash=reader.blob_hash))
+                copy.finish(pb.BlobSummary(size_bytes=reader.size_bytes, hash=reader.fragment_hash))
 
     def _shut_if_moved(self, copy: CopyChannel, group: Group) -> None:
         if not self._groups.is_current(group):

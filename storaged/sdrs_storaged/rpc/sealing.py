@@ -2,19 +2,20 @@
 
 What a member lacks is sent to it from the primary's disk, and then it is asked again. All members of the epoch hold
 every blob, or there is no receipt: without a member that fails, the group is re-formed first, and the client goes on
-at the new epoch (I4).
+at the new epoch (I4). Where a pool spreads its blobs it is not all or nothing: see ``spread_seal``.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine
 from dataclasses import replace
+from typing import Any, TypeVar
 
-from sdrs_core.checkpoints import MIRROR, Holder, SaveState, Shard
+from sdrs_core.checkpoints import Blob, Holder, SaveState, Shard
 from sdrs_core.cluster import Group, Node
+from sdrs_core.codes import MIRROR
 from sdrs_core.errors import InvalidArgumentError, SaveFailedError, SdrsError, StaleEpochError, UnavailableError
-from sdrs_core.ids import BlobId, DiskId, GroupId, NodeId, check_random_id
+from sdrs_core.ids import BlobId, DiskId, GroupId, JobName, NodeId, SaveId, check_random_id
 from sdrs_proto import convert
 from sdrs_proto.limits import MAX_BLOBS_PER_SHARD
 from sdrs_proto.v1 import membership_pb2
@@ -25,10 +26,14 @@ from sdrs_storaged.node.receipts import ReceiptQueue
 from sdrs_storaged.node.reports import MemberReports
 from sdrs_storaged.rpc.peers import Peers
 from sdrs_storaged.rpc.replication import Replication
-from sdrs_storaged.rpc.workers import Workers
+from sdrs_storaged.rpc.spread_seal import SpreadSeal
+from sdrs_storaged.rpc.workers import Workers, all_of
 from sdrs_storaged.store.engine import FragmentStore
+from sdrs_storaged.store.fragment import FragmentOrigin
 
 _GRACE_SECONDS = 1.0
+
+T = TypeVar("T")
 
 
 class Sealing:
@@ -40,6 +45,7 @@ class Sealing:
         peers: Peers,
         reports: MemberReports,
         receipts: ReceiptQueue,
+        spread: SpreadSeal,
         *,
         looks: Workers,
         pushes: Workers,
@@ -51,6 +57,7 @@ class Sealing:
         self._peers = peers
         self._reports = reports
         self._receipts = receipts
+        self._spread = spread
         self._looks = looks
         self._pushes = pushes
         self._slow_seconds = slow_seconds
@@ -60,13 +67,12 @@ class Sealing:
         if not 1 <= len(shard.blobs) <= MAX_BLOBS_PER_SHARD:
             raise InvalidArgumentError(f"a shard has 1 to {MAX_BLOBS_PER_SHARD} blobs, not {len(shard.blobs)}")
         group = await self._groups.admit(GroupId(request.group_id), request.epoch, as_primary=True)
-        own = await self._looks.run(self._own_holders, shard, group.primary)
-        others = await self._confirm_all(group, shard)
+        if self._groups.pool_of(group).code is None:
+            blobs = await self._confirm_copies(group, shard)
+        else:
+            blobs = await self._confirmed(group, self._spread.confirm(group, shard, _origin(request, group)))
         # I3: whoever was deposed meanwhile vouches for nobody. The controller compares the epoch once more.
         self._groups.check(group.id, group.epoch, as_primary=True)
-        blobs = tuple(
-            replace(blob, code=MIRROR, holders=tuple(held[blob.id] for held in (own, *others))) for blob in shard.blobs
-        )
         sealed = replace(shard, size_bytes=sum(blob.size_bytes for blob in blobs), blobs=blobs)
         reach("seal.confirmed")
         receipt = membership_pb2.Receipt(
@@ -82,13 +88,24 @@ class Sealing:
         reach("seal.registered")
         return state
 
+    async def _confirm_copies(self, group: Group, shard: Shard) -> tuple[Blob, ...]:
+        own = await self._looks.run(self._own_holders, shard, group.primary)
+        others = [member for member in group.members if member != group.primary]
+        held = [own]
+        if others:
+            asking = all_of(self._confirm(group, shard, member) for member in others)
+            held += await self._confirmed(group, asking)
+        return tuple(
+            replace(blob, code=MIRROR, holders=tuple(holders[blob.id] for holders in held)) for blob in shard.blobs
+        )
+
     def _own_holders(self, shard: Shard, node_id: NodeId) -> dict[BlobId, Holder]:
         """P5: the node vouches for what it finds durable on its own disks, not for what a client names."""
         holders = {}
         for blob in shard.blobs:
             check_random_id(blob.id, "blob id")
             found = self._store.lookup(blob.id, 0)
-            if found is None or (found.save_id, found.size_bytes, found.blob_hash) != (
+            if found is None or (found.save_id, found.size_bytes, found.fragment_hash) != (
                 shard.save_id,
                 blob.size_bytes,
                 blob.hash,
@@ -96,16 +113,12 @@ class Sealing:
                 raise SaveFailedError(
                     f"blob {blob.id} of rank {shard.rank} is not durable on node {node_id}: send it again"
                 )
-            holders[blob.id] = Holder(node_id, found.disk_id, 0, found.blob_hash)
+            holders[blob.id] = Holder(node_id, found.disk_id, 0, found.fragment_hash)
         return holders
 
-    async def _confirm_all(self, group: Group, shard: Shard) -> Sequence[dict[BlobId, Holder]]:
-        """What each other member holds of the shard: all of it, or an error."""
-        others = [member for member in group.members if member != group.primary]
-        if not others:
-            return []
+    async def _confirmed(self, group: Group, asking: Coroutine[Any, Any, T]) -> T:
+        """What members confirm of the shard: enough of it, or an error."""
         try:
-            asking = self._ask_all(group, shard, others)
             return await self._groups.run_while(asking, lambda: self._groups.is_current(group), group.id)
         except SaveFailedError:
             raise
@@ -118,15 +131,6 @@ class Sealing:
             raise UnavailableError(
                 f"group {group.id} cannot vouch for the shard now: {error.message}; nothing is lost, seal it again"
             ) from error
-
-    async def _ask_all(self, group: Group, shard: Shard, members: Sequence[NodeId]) -> Sequence[dict[BlobId, Holder]]:
-        asking = [asyncio.ensure_future(self._confirm(group, shard, member)) for member in members]
-        try:
-            return await asyncio.gather(*asking)
-        finally:
-            for task in asking:
-                task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
 
     async def _confirm(self, group: Group, shard: Shard, member_id: NodeId) -> dict[BlobId, Holder]:
         try:
@@ -156,3 +160,20 @@ class Sealing:
             for held in await self._peers.lookup(node, names, group)
             if (held.blob_id, held.fragment_index, held.save_id, held.size_bytes, held.hash) in wanted
         }
+
+
+def _origin(request: pb.SealShardRequest, group: Group) -> FragmentOrigin:
+    """What fragments of the shard say about themselves; the rest is that of each blob."""
+    return FragmentOrigin(
+        blob_id=BlobId(""),
+        save_id=SaveId(request.shard.save_id),
+        job=JobName(request.job),
+        step=request.step,
+        attempt=request.attempt,
+        rank=request.shard.rank,
+        ordinal=0,
+        world_size=request.world_size,
+        blob_count=len(request.shard.blobs),
+        kind=convert.kind_from(request.shard.kind),
+        pool=group.pool,
+    )

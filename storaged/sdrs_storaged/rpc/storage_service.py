@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from typing import TypeVar
 
 from sdrs_core.checksums import BLOCK_BYTES
@@ -19,7 +20,7 @@ from sdrs_core.errors import (
 from sdrs_core.ids import BlobId, GroupId, check_random_id
 from sdrs_proto import convert
 from sdrs_proto.framing import Frame
-from sdrs_proto.limits import CALL_SECONDS, MAX_BLOBS_PER_SHARD
+from sdrs_proto.limits import CALL_SECONDS, MAX_LOOKUP_NAMES
 from sdrs_proto.signing import signature
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.node.groups import Groups
@@ -29,16 +30,15 @@ from sdrs_storaged.rpc.blobs import BlobStore, held_to, read_intent_from, summar
 from sdrs_storaged.rpc.edge import page_size
 from sdrs_storaged.rpc.pulling import Pulling
 from sdrs_storaged.rpc.sealing import Sealing
+from sdrs_storaged.rpc.verifying import Verifying
 from sdrs_storaged.rpc.workers import Workers
 from sdrs_storaged.rpc.writing import Writing
-from sdrs_storaged.store.engine import FragmentStore, Verification
+from sdrs_storaged.store.engine import FragmentStore
 from sdrs_storaged.store.fragment import FragmentKey, StoredFragment
 
 S = TypeVar("S", pb.DropFragmentsRequest, pb.PullFragmentRequest)
 
 _SLOT_SECONDS = CALL_SECONDS / 2
-_VERIFY_SLOT_SECONDS = 60.0
-_PROGRESS_SECONDS = 0.2
 
 
 class StorageService:
@@ -53,8 +53,9 @@ class StorageService:
         writing: Writing,
         sealing: Sealing,
         pulling: Pulling,
+        verifying: Verifying,
         reads: Slots,
-        verifies: Slots,
+        repair_reads: Slots,
         read_workers: Workers,
         looks: Workers,
     ) -> None:
@@ -67,8 +68,9 @@ class StorageService:
         self._writing = writing
         self._sealing = sealing
         self._pulling = pulling
+        self._verifying = verifying
         self._reads = reads
-        self._verifies = verifies
+        self._repair_reads = repair_reads
         self._read_workers = read_workers
         self._looks = looks
         # By how many orders under way each is being dropped.
@@ -83,14 +85,16 @@ class StorageService:
         return await self._writing.write(frames)
 
     async def open_read(self, request: pb.OpenReadRequest) -> pb.OpenReadResponse:
-        intent = read_intent_from(request)
-        await self._take_read()
-        return pb.OpenReadResponse(ticket=self._tickets.issue(intent, self._reads))
+        # P21: who reads for repair takes nothing from readers. These wait for no peer, unlike those who repair here.
+        slots = self._repair_reads if request.for_repair else self._reads
+        intent = replace(read_intent_from(request), for_repair=request.for_repair)
+        await self._take_read(slots)
+        return pb.OpenReadResponse(ticket=self._tickets.issue(intent, slots))
 
     async def read_blob(self, request: pb.ReadBlobRequest) -> AsyncIterator[Frame]:
         intent = read_intent_from(request)
         workers = self._read_workers
-        await self._take_read()
+        await self._take_read(self._reads)
         try:
             reader = await workers.opened(self._blobs.open, intent)
             with reader:
@@ -108,9 +112,9 @@ class StorageService:
         finally:
             self._reads.give()
 
-    async def _take_read(self) -> None:
+    async def _take_read(self, slots: Slots) -> None:
         self._tickets.expire()
-        await self._reads.take(_SLOT_SECONDS)
+        await slots.take(_SLOT_SECONDS)
 
     # Receipts, and what members say of what they hold
 
@@ -118,8 +122,8 @@ class StorageService:
         return pb.SealShardResponse(state=convert.save_state_to(await self._sealing.seal(request)))
 
     async def lookup_fragments(self, request: pb.LookupFragmentsRequest) -> pb.LookupFragmentsResponse:
-        if len(request.fragments) > MAX_BLOBS_PER_SHARD:
-            raise InvalidArgumentError(f"at most {MAX_BLOBS_PER_SHARD} fragments can be looked up at once")
+        if len(request.fragments) > MAX_LOOKUP_NAMES:
+            raise InvalidArgumentError(f"at most {MAX_LOOKUP_NAMES} fragments can be looked up at once")
         if request.group_id:
             await self._groups.admit(GroupId(request.group_id), request.epoch, as_primary=False)
         keys = [key for name in request.fragments if (key := _key_of(name)) not in self._leaving]
@@ -132,39 +136,9 @@ class StorageService:
     # Commands
 
     async def verify_fragment(self, request: pb.VerifyFragmentRequest) -> AsyncIterator[pb.VerifyFragmentResponse]:
-        blob_id = BlobId(check_random_id(request.blob_id, "blob id"))
-        checked_bytes = 0
-        is_wanted = True
-
-        def progress(count: int) -> None:
-            nonlocal checked_bytes
-            checked_bytes = count
-            if not is_wanted:
-                raise UnavailableError("nobody waits for this verification any more")
-
-        await self._verifies.take(_VERIFY_SLOT_SECONDS)
-        work = asyncio.ensure_future(
-            self._read_workers.run(
-                self._store.verify, blob_id, request.fragment_index, request.expected_hash or None, progress
-            )
-        )
-        # Until the reading has ended, which is later than this call if its caller hangs up.
-        work.add_done_callback(self._verified)
-        try:
-            while not work.done():
-                await asyncio.wait([work], timeout=_PROGRESS_SECONDS)
-                yield pb.VerifyFragmentResponse(checked_bytes=checked_bytes)
-        finally:
-            is_wanted = False
-        found = work.result()
-        yield pb.VerifyFragmentResponse(
-            checked_bytes=checked_bytes, verdict=convert.verdict_to(found.verdict), detail=found.detail
-        )
-
-    def _verified(self, work: asyncio.Future[Verification]) -> None:
-        self._verifies.give()
-        if not work.cancelled():
-            work.exception()  # heard, also if nobody asks for it
+        async with aclosing(self._verifying.verify(request)) as found:
+            async for response in found:
+                yield response
 
     async def list_fragments(self, request: pb.ListFragmentsRequest) -> pb.ListFragmentsResponse:
         limit = page_size(request.page_size)
@@ -182,9 +156,12 @@ class StorageService:
                 save_id=stored.save_id,
                 size_bytes=stored.size_bytes,
                 created_unix_ms=int(stored.created_unix_seconds * 1000),
-                hash=stored.blob_hash,
+                hash=stored.fragment_hash,
                 disk_id=stored.disk_id,
                 origin=self._origin(stored) if with_origin else None,
+                source_size_bytes=stored.source_size_bytes,
+                source_hash=stored.source_hash,
+                code=stored.code,
             )
             for stored in found
         ]
@@ -213,7 +190,7 @@ class StorageService:
 
     async def pull_fragment(self, request: pb.PullFragmentRequest) -> pb.PullFragmentResponse:
         self._check_signed(request, "fetch")
-        if FragmentKey(BlobId(request.intent.blob_id), request.fragment_index) in self._leaving:
+        if FragmentKey(BlobId(request.intent.blob_id), request.intent.fragment_index) in self._leaving:
             raise UnavailableError(f"blob {request.intent.blob_id} is just being dropped here: try again in a moment")
         await self._obey(request)
         return pb.PullFragmentResponse(held=held_to(await self._pulling.pull(request)))

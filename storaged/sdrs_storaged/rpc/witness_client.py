@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from sdrs_core.cluster import Node
+from sdrs_core.codes import MIRROR, parse_code
 from sdrs_core.errors import CorruptDataError
 from sdrs_core.ids import BlobId, ClusterId, DiskId, SaveId, check_name, check_random_id, check_step
 from sdrs_core.snapshots import SnapshotId
@@ -63,6 +64,9 @@ def _fragment_from(info: pb.FragmentInfo, address: str) -> WitnessedFragment:
             f"the node at {address} does not tell what fragment {info.blob_id} is of: upgrade it, or leave it out"
         )
     origin = info.origin
+    # A node of an earlier version tells neither of these, and has whole copies only.
+    code = info.code or origin.code or MIRROR
+    parse_code(code)
     return WitnessedFragment(
         blob_id=BlobId(check_random_id(info.blob_id, "blob id")),
         fragment_index=info.fragment_index,
@@ -80,4 +84,8 @@ def _fragment_from(info: pb.FragmentInfo, address: str) -> WitnessedFragment:
         blob_count=origin.blob_count,
         kind=str(convert.kind_from(origin.kind)) if origin.kind else "",
         pool=origin.pool,
+        code=code,
+        source_size_bytes=info.source_size_bytes or info.size_bytes,
+        source_hash=info.source_hash or info.hash,
+        save_pool=origin.save_pool,
     )

@@ -1,7 +1,7 @@
 """Blobs that come in over gRPC, and the tickets for those that come over the data channel.
 
-A client's blob comes to the primary of its group, which sends copies to the other members; what a primary relays is
-stored and passed on to nobody. The two have slots and threads of their own (P21).
+A client's blob comes to the primary of its group, which sends copies or fragments to the other members; what a primary
+relays is stored and passed on to nobody. The two have slots and threads of their own (P21).
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from sdrs_proto.framing import Frame
 from sdrs_proto.limits import CALL_SECONDS, STALL_SECONDS
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.node.groups import Groups
-from sdrs_storaged.node.transfers import Slots, Tickets, WriteIntent
+from sdrs_storaged.node.transfers import Admission, HeavySlot, Slots, Tickets, WriteIntent
+from sdrs_storaged.rpc.assignment import Assignment
 from sdrs_storaged.rpc.blobs import BlobStore, stored_to, write_intent_from
-from sdrs_storaged.rpc.replication import Relays, Replication
+from sdrs_storaged.rpc.intake import Intake
+from sdrs_storaged.rpc.intakes import Intakes, check_announced
+from sdrs_storaged.rpc.recall import Recall
+from sdrs_storaged.rpc.replication import Replication
 from sdrs_storaged.rpc.workers import Workers
-from sdrs_storaged.store.fragment import StoredFragment
-from sdrs_storaged.store.writer import FragmentWriter
 
 _SLOT_SECONDS = CALL_SECONDS / 2
 # Less than a primary waits for a member's answer, so that it hears that the member is busy.
@@ -37,6 +39,8 @@ class Writing:
         blobs: BlobStore,
         groups: Groups,
         replication: Replication,
+        intakes: Intakes,
+        recall: Recall,
         tickets: Tickets,
         *,
         slots: Slots,
@@ -47,6 +51,8 @@ class Writing:
         self._blobs = blobs
         self._groups = groups
         self._replication = replication
+        self._intakes = intakes
+        self._recall = recall
         self._tickets = tickets
         self._slots = slots
         self._member_slots = member_slots
@@ -56,99 +62,108 @@ class Writing:
     async def open(self, request: pb.OpenWriteRequest) -> pb.OpenWriteResponse:
         intent = write_intent_from(request.intent)
         await self._admit(intent)
-        # A look at the disk waits for nobody, whoever asks for it.
-        stored = await self._member_workers.run(self._blobs.stored, intent)
+        intent, stored = await self._look(intent)
         if stored:
-            return pb.OpenWriteResponse(already_stored=True, stored=stored_to(stored))
+            return pb.OpenWriteResponse(already_stored=True, stored=stored)
         slots = await self._take(intent)
         return pb.OpenWriteResponse(ticket=self._tickets.issue(intent, slots))
+
+    async def _look(self, intent: WriteIntent) -> tuple[WriteIntent, pb.StoredBlob | None]:
+        """What is there of it already."""
+        if self._recall.is_spread(intent):
+            return await self._recall.look(intent) if intent.resent else (intent, None)
+        # A look at the disk waits for nobody, whoever asks for it.
+        stored = await self._member_workers.run(self._blobs.stored, intent)
+        return intent, stored_to(stored) if stored else None
 
     async def write(self, frames: AsyncIterator[Frame]) -> pb.WriteBlobResponse:
         intent = write_intent_from(_parse(pb.WriteIntent, (await _next_frame(frames)).open))
         await self._admit(intent)
+        if intent.resent and self._recall.is_spread(intent):
+            intent, _ = await self._recall.look(intent)
         slots = await self._take(intent)
         try:
             first = await _gather(frames)
-            if first[-1].end:
+            assignment = None if intent.relayed else self._replication.assign(intent)
+            if first[-1].end and (assignment is None or assignment.code is None):
                 # A small blob, which most are: one visit to a worker for all of it, and one call to each member.
-                stored = await self._write_whole(intent, first)
+                stored = await self._write_whole(intent, assignment, first)
             else:
                 stored = await self._write_stream(intent, first, frames)
         finally:
             slots.give()
-        return pb.WriteBlobResponse(stored=stored_to(stored))
+        return pb.WriteBlobResponse(stored=stored)
 
     async def _admit(self, intent: WriteIntent) -> None:
+        check_announced(intent)
         await self._groups.admit(intent.group_id, intent.epoch, as_primary=not intent.relayed)
 
-    async def _take(self, intent: WriteIntent) -> Slots:
+    async def _take(self, intent: WriteIntent) -> Admission:
         self._tickets.expire()
-        slots = self._member_slots if intent.relayed else self._slots
-        await slots.take(_MEMBER_SLOT_SECONDS if intent.relayed else _SLOT_SECONDS)
-        return slots
+        if intent.relayed:
+            await self._member_slots.take(_MEMBER_SLOT_SECONDS)
+            return self._member_slots
+        weight = self._weight(intent)
+        await self._slots.take(_SLOT_SECONDS, weight)
+        return HeavySlot(self._slots, weight)
+
+    def _weight(self, intent: WriteIntent) -> int:
+        """P21: a write that goes on to many members holds so many slots that a primary never asks for more members'
+        slots than it has itself. If all nodes save at once, none then waits for long for another that waits for it.
+        """
+        relays = self._replication.relay_count(intent)
+        return min(self._slots.count, max(1, -(-self._slots.count * relays // self._member_slots.count)))
 
     def _workers_for(self, intent: WriteIntent) -> Workers:
         return self._member_workers if intent.relayed else self._workers
 
-    async def _write_whole(self, intent: WriteIntent, frames: list[Frame]) -> StoredFragment:
+    async def _write_whole(
+        self, intent: WriteIntent, assignment: Assignment | None, frames: list[Frame]
+    ) -> pb.StoredBlob:
         workers = self._workers_for(intent)
-        if not self._replication.has_members(intent):
+        if assignment is None or not assignment.others:
             return await workers.run(self._write_local, intent, frames)
         # What is compared before it is passed on is what a member may be blamed for.
         _check(intent, frames)
-        relaying = asyncio.ensure_future(self._replication.relay_small(intent, frames))
+        relaying = asyncio.ensure_future(self._replication.relay_small(assignment, intent, frames))
         try:
             return await workers.run(self._write_local, intent, frames)
         finally:
             await relaying
 
-    def _write_local(self, intent: WriteIntent, frames: list[Frame]) -> StoredFragment:
-        with self._blobs.create(intent) as writer:
+    def _write_local(self, intent: WriteIntent, frames: list[Frame]) -> pb.StoredBlob:
+        with self._intakes.open_alone(intent) as intake:
             for frame in frames[:-1]:
-                writer.append(frame.data, frame.digest)
-            return self._blobs.finish(writer, intent, *_summary(frames))
+                intake.append(frame.data, frame.digest)
+            return intake.finish(_summary(frames))
 
     async def _write_stream(
         self, intent: WriteIntent, batch: list[Frame], frames: AsyncIterator[Frame]
-    ) -> StoredFragment:
+    ) -> pb.StoredBlob:
         workers = self._workers_for(intent)
-        writer = await workers.opened(self._blobs.create, intent)
-        copies = self._replication.relaying(intent)
+        intake = await workers.opened(self._intakes.open, intent)
         try:
-            # Entered here, where nobody can hang up in between: what was begun is ended.
-            relays = copies.__enter__()
-            try:
-                while not batch[-1].end:
-                    await workers.run(self._receive, writer, intent, relays, batch)
-                    batch = await _gather(frames)
-                return await workers.run(self._finish, writer, intent, relays, batch)
-            finally:
-                await workers.run(copies.__exit__, None, None, None)
+            while not batch[-1].end:
+                await workers.run(_receive, intake, batch)
+                batch = await _gather(frames)
+            return await workers.run(_finish, intake, batch)
         finally:
-            await workers.run(writer.abort)
-
-    def _receive(self, writer: FragmentWriter, intent: WriteIntent, relays: Relays, frames: list[Frame]) -> None:
-        for frame in frames:
-            writer.append(frame.data, frame.digest)
-            relays.put(frame.digest, frame.data)
-        self._blobs.check_wanted(intent)
-
-    def _finish(
-        self, writer: FragmentWriter, intent: WriteIntent, relays: Relays, frames: list[Frame]
-    ) -> StoredFragment:
-        self._receive(writer, intent, relays, frames[:-1])
-        size_bytes, whole = _summary(frames)
-        writer.check_whole(size_bytes, whole)
-        relays.end(pb.BlobSummary(size_bytes=size_bytes, hash=whole))
-        try:
-            return self._blobs.finish(writer, intent, size_bytes, whole)
-        finally:
-            relays.settle()
+            await workers.run(intake.close)
 
 
-def _summary(frames: list[Frame]) -> tuple[int, str]:
-    summary = _parse(pb.BlobSummary, frames[-1].end)
-    return summary.size_bytes, summary.hash
+def _receive(intake: Intake, frames: list[Frame]) -> None:
+    for frame in frames:
+        intake.append(frame.data, frame.digest)
+    intake.check_wanted()
+
+
+def _finish(intake: Intake, frames: list[Frame]) -> pb.StoredBlob:
+    _receive(intake, frames[:-1])
+    return intake.finish(_summary(frames))
+
+
+def _summary(frames: list[Frame]) -> pb.BlobSummary:
+    return _parse(pb.BlobSummary, frames[-1].end)
 
 
 def _check(intent: WriteIntent, frames: list[Frame]) -> None:
@@ -159,8 +174,9 @@ def _check(intent: WriteIntent, frames: list[Frame]) -> None:
                 f"a block of blob {intent.origin.blob_id} does not match the checksum that came with it: send it again"
             )
         table += frame.digest
-    size_bytes, whole = _summary(frames)
-    if size_bytes != sum(len(frame.data) for frame in frames) or whole != blob_hash(size_bytes, table):
+    summary = _summary(frames)
+    size_bytes = sum(len(frame.data) for frame in frames)
+    if summary.size_bytes != size_bytes or summary.hash != blob_hash(size_bytes, table):
         raise CorruptDataError(f"blob {intent.origin.blob_id} does not match the hash that came with it: send it again")
 
 

@@ -47,6 +47,7 @@ class Space:
         self._capacity_bytes = capacity_bytes
         self._stored_bytes = stored_bytes
         self._lock = threading.Lock()
+        self._allocating = threading.Lock()
         self._pending_bytes = 0  # reserved, not yet allocated
         self._writing_bytes = 0  # allocated to files that are not finished
 
@@ -75,20 +76,22 @@ class Space:
 
     def allocate(self, fd: int, offset: int, length: int) -> None:
         """Make ``length`` bytes of the file at ``offset`` ours, or raise FullError (or what the filesystem says)."""
-        with self._lock:
-            capacity, used = self._measure()
-            if used + length > capacity * self._thresholds.full:
-                raise self._full(capacity, used, length)
-            self._pending_bytes += length
-        try:
-            os.posix_fallocate(fd, offset, length)
-        except OSError:
+        # One at a time: what is allocated just now is counted twice, and must keep nobody else from what is free.
+        with self._allocating:
+            with self._lock:
+                capacity, used = self._measure()
+                if used + length > capacity * self._thresholds.full:
+                    raise self._full(capacity, used, length)
+                self._pending_bytes += length
+            try:
+                os.posix_fallocate(fd, offset, length)
+            except OSError:
+                with self._lock:
+                    self._pending_bytes -= length
+                raise
             with self._lock:
                 self._pending_bytes -= length
-            raise
-        with self._lock:
-            self._pending_bytes -= length
-            self._writing_bytes += length
+                self._writing_bytes += length
 
     def settle(self, length: int) -> None:
         """A file of ``length`` allocated bytes was finished or removed: from now on others count it."""

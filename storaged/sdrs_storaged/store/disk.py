@@ -56,6 +56,8 @@ class Disk:
         # Readers wait for no writer, and writers for no reader (P21).
         self.readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix=f"read-{identity.disk_id[:8]}")
         self.direct_io = False
+        # An operator's word: what it holds is read, and moves elsewhere; nothing new comes.
+        self.draining = False
         self._lock_fd = lock_fd
         self._failure = ""
 
@@ -154,7 +156,7 @@ class Disk:
 
     def room_bytes(self) -> int:
         """What can be written before it counts as full."""
-        return 0 if self._failure else self.space.room_bytes()
+        return 0 if self._failure or self.draining else self.space.room_bytes()
 
     def view(self) -> DiskView:
         """The disk as operators and the controller see it."""
@@ -162,12 +164,17 @@ class Disk:
         return DiskView(
             id=self.disk_id,
             path=str(self.folder),
-            state=DiskState.FAILED if self._failure else self.space.state(),
+            state=self._state(),
             capacity_bytes=capacity_bytes,
             used_bytes=used_bytes,
             fragment_count=self.inventory.fragment_count,
             detail=self._failure,
         )
+
+    def _state(self) -> DiskState:
+        if self._failure:
+            return DiskState.FAILED
+        return DiskState.DRAINING if self.draining else self.space.state()
 
     def close(self) -> None:
         self.flusher.shutdown()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
@@ -15,9 +15,10 @@ from sdrs_core.errors import (
     FullError,
     InvalidArgumentError,
     NotFoundError,
+    RefusedError,
     SdrsError,
 )
-from sdrs_core.ids import BlobId
+from sdrs_core.ids import BlobId, DiskId
 from sdrs_storaged.store.disk import Disk
 from sdrs_storaged.store.fragment import FragmentKey, FragmentMeta, FragmentOrigin, StoredFragment
 from sdrs_storaged.store.reader import FragmentReader
@@ -50,7 +51,10 @@ class FragmentStore:
     def create(self, origin: FragmentOrigin, size_hint: int | None = None) -> FragmentWriter:
         """Begin a fragment on the disk with most room; with ``size_hint`` its space is reserved now."""
         refusal: SdrsError | None = None
-        for disk in sorted(self._disks, key=Disk.room_bytes, reverse=True):
+        open_disks = [disk for disk in self._disks if not disk.draining]
+        if not open_disks:
+            raise RefusedError("all disks of this node are being drained, it takes nothing new: use another node")
+        for disk in sorted(open_disks, key=Disk.room_bytes, reverse=True):
             meta = FragmentMeta(
                 **asdict(origin),
                 cluster_id=disk.identity.cluster_id,
@@ -90,6 +94,21 @@ class FragmentStore:
         except (NotFoundError, CorruptDataError):
             return None
 
+    def set_draining(self, disk_ids: Set[DiskId]) -> None:
+        """Those of the disks that take nothing new from now on; all others do."""
+        for disk in self._disks:
+            disk.draining = disk.disk_id in disk_ids
+
+    def is_draining(self, stored: StoredFragment) -> bool:
+        """Whether it lies on a disk that it has to leave."""
+        return any(disk.draining and disk.disk_id == stored.disk_id for disk in self._disks)
+
+    def drop_drained(self, stored: StoredFragment) -> None:
+        """Once ``stored`` is elsewhere, its other copies on disks that are being drained have moved."""
+        for disk, _ in self._shelf.holders(stored.key):
+            if disk.draining and disk.disk_id != stored.disk_id:
+                self._shelf.remove(disk, stored.key)
+
     def delete(self, blob_id: BlobId, index: int) -> bool:
         """Durably gone when this returns; False if it was not there."""
         key = FragmentKey(blob_id, index)
@@ -108,11 +127,13 @@ class FragmentStore:
         index: int,
         expected_hash: str | None = None,
         progress: Callable[[int], None] | None = None,
+        compare: Callable[[FragmentReader], None] | None = None,
     ) -> Verification:
         """Read every block of every copy here; one that is damaged is quarantined.
 
         One that is sound but not the expected blob is told, and stays: either it or who expects another is wrong, and
-        nothing is taken away on doubt (I7).
+        nothing is taken away on doubt (I7). ``compare`` looks further at one that is sound, and raises
+        CorruptDataError if it is wrong all the same, another error if that cannot be told now.
         """
         key = FragmentKey(blob_id, index)
         result = Verification(Verdict.MISSING, self._absence(key))
@@ -121,7 +142,7 @@ class FragmentStore:
             with suppress(FileNotFoundError):
                 inode = path.stat().st_ino
                 try:
-                    found = self._verify_copy(disk, key, expected_hash, progress)
+                    found = self._verify_copy(disk, key, expected_hash, progress, compare)
                 except NotFoundError:
                     continue
                 except CorruptDataError as error:
@@ -140,16 +161,23 @@ class FragmentStore:
         return f"{words} any more: it was damaged, and lies in {aside}" if aside else words
 
     def _verify_copy(
-        self, disk: Disk, key: FragmentKey, expected_hash: str | None, progress: Callable[[int], None] | None
+        self,
+        disk: Disk,
+        key: FragmentKey,
+        expected_hash: str | None,
+        progress: Callable[[int], None] | None,
+        compare: Callable[[FragmentReader], None] | None,
     ) -> Verification:
         with FragmentReader(disk, key) as reader:
             reader.verify(progress)
-            if expected_hash is None or reader.blob_hash == expected_hash:
+            if expected_hash is None or reader.fragment_hash == expected_hash:
+                if compare is not None:
+                    compare(reader)
                 return Verification(Verdict.OK)
             return Verification(
                 Verdict.CORRUPT,
-                f"{reader.path} is sound, but has hash {reader.blob_hash} where {expected_hash} is on record for blob "
-                f"{key.blob_id}",
+                f"{reader.path} is sound, but has hash {reader.fragment_hash} where {expected_hash} is on record for "
+                f"blob {key.blob_id}",
             )
 
     def list(self, after: FragmentKey | None, limit: int) -> list[StoredFragment]:
@@ -162,7 +190,11 @@ class FragmentStore:
         while True:
             pages = [disk.inventory.list(after, limit) for disk in self._disks]
             merged = list(heapq.merge(*pages, key=lambda stored: stored.key))[:limit]
-            found = {stored.key: stored for stored in merged if self._still_held(stored)}
+            found: dict[FragmentKey, StoredFragment] = {}
+            for stored in filter(self._still_held, merged):
+                # Of a fragment that two disks have, the copy that stays is told.
+                if stored.key not in found or self.is_draining(found[stored.key]):
+                    found[stored.key] = stored
             if found or not merged:
                 return list(found.values())
             after = merged[-1].key

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from sdrs_core.checksums import BLOCK_BYTES, DIGEST_BYTES
+from sdrs_core.codes import MIRROR
 from sdrs_core.errors import CorruptDataError, FullError, UnavailableError, UnsupportedError
 from sdrs_core.ids import BlobId, DiskId
 from sdrs_storaged.fault_points import reach
@@ -27,18 +27,23 @@ FOLDER_NAMES = [f"{number:02x}" for number in range(256)]
 _NAME = re.compile(r"([0-9a-f]{32})\.(0|[1-9][0-9]{0,8})\Z")
 _PAGE_ROWS = 1000
 _FIRST = FragmentKey(BlobId(""), 0)
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS fragments (
     blob_id TEXT NOT NULL,
     fragment_index INTEGER NOT NULL,
     save_id TEXT NOT NULL,
     size_bytes INTEGER NOT NULL,
-    blob_hash TEXT NOT NULL,
+    fragment_hash TEXT NOT NULL,
     created_unix_seconds REAL NOT NULL,
+    code TEXT NOT NULL,
+    source_size_bytes INTEGER NOT NULL,
+    source_hash TEXT NOT NULL,
+    file_bytes INTEGER NOT NULL,
     PRIMARY KEY (blob_id, fragment_index)
 ) WITHOUT ROWID
 """
+_COLUMNS = "save_id, size_bytes, fragment_hash, created_unix_seconds, code, source_size_bytes, source_hash"
 # SQLITE_ERROR too: a table of another shape under our version number.
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 
@@ -140,7 +145,7 @@ class Inventory:
                 database.execute("DROP TABLE IF EXISTS fragments")
                 database.execute(_SCHEMA)
                 database.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
-            database.execute("SELECT save_id, size_bytes, blob_hash, created_unix_seconds FROM fragments LIMIT 1")
+            database.execute(f"SELECT {_COLUMNS}, file_bytes FROM fragments LIMIT 1")
         except BaseException:
             database.close()
             raise
@@ -157,8 +162,7 @@ class Inventory:
             if has_fragments:
                 sync_folder(folder)
         self.fragment_count, self.stored_bytes = database.execute(
-            "SELECT COUNT(*), COALESCE(SUM(size_bytes + ? + ? * ((size_bytes + ?) / ?)), 0) FROM fragments",
-            (file_bytes(0), DIGEST_BYTES, BLOCK_BYTES - 1, BLOCK_BYTES),
+            "SELECT COUNT(*), COALESCE(SUM(file_bytes), 0) FROM fragments"
         ).fetchone()
 
     def _add_missing(self, database: sqlite3.Connection, folder: Path) -> bool:
@@ -202,28 +206,41 @@ class Inventory:
 
     def _insert(self, database: sqlite3.Connection, stored: StoredFragment) -> None:
         cursor = database.execute(
-            "INSERT INTO fragments VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (*stored.key, stored.save_id, stored.size_bytes, stored.blob_hash, stored.created_unix_seconds),
+            "INSERT INTO fragments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (
+                *stored.key,
+                stored.save_id,
+                stored.size_bytes,
+                stored.fragment_hash,
+                stored.created_unix_seconds,
+                stored.code,
+                stored.source_size_bytes,
+                stored.source_hash,
+                (size := _file_bytes(stored)),
+            ),
         )
         self.fragment_count += cursor.rowcount
-        self.stored_bytes += cursor.rowcount * file_bytes(stored.size_bytes)
+        self.stored_bytes += cursor.rowcount * size
 
     def _delete(self, database: sqlite3.Connection, key: FragmentKey) -> None:
-        query = "DELETE FROM fragments WHERE blob_id = ? AND fragment_index = ? RETURNING size_bytes"
+        query = "DELETE FROM fragments WHERE blob_id = ? AND fragment_index = ? RETURNING file_bytes"
         for (size_bytes,) in database.execute(query, key).fetchall():
             self.fragment_count -= 1
-            self.stored_bytes -= file_bytes(size_bytes)
+            self.stored_bytes -= size_bytes
 
     def _page(self, database: sqlite3.Connection, after: FragmentKey, limit: int) -> Sequence[StoredFragment]:
         rows = database.execute(
-            "SELECT blob_id, fragment_index, save_id, size_bytes, blob_hash, created_unix_seconds FROM fragments "
+            f"SELECT blob_id, fragment_index, {_COLUMNS} FROM fragments "
             "WHERE (blob_id, fragment_index) > (?, ?) ORDER BY blob_id, fragment_index LIMIT ?",
             (*after, limit),
         )
         return [
-            StoredFragment(blob_id, index, save_id, self._disk_id, size_bytes, blob_hash, created)
-            for blob_id, index, save_id, size_bytes, blob_hash, created in rows
+            StoredFragment(blob_id, index, save_id, self._disk_id, *others) for blob_id, index, save_id, *others in rows
         ]
+
+
+def _file_bytes(stored: StoredFragment) -> int:
+    return file_bytes(stored.size_bytes, 0 if stored.code == MIRROR else stored.source_size_bytes)
 
 
 def file_name(key: FragmentKey) -> str:

@@ -46,8 +46,12 @@ class FragmentReader:
             self.close()
             raise
         self.size_bytes = self._contents.size_bytes
-        self.blob_hash = self._contents.blob_hash
+        self.fragment_hash = self._contents.fragment_hash
         self.table = self._contents.table
+        # Of the whole blob, which a fragment of a code is a part of (P9).
+        self.source_size_bytes = self._contents.source_size_bytes
+        self.source_hash = self._contents.source_hash
+        self.source_table = self._contents.source_table
 
     @property
     def stored(self) -> StoredFragment:

@@ -28,8 +28,8 @@ class Shelf:
         self._unsettled: set[FragmentKey] = set()  # named, but no fsync of their folder succeeded so far
 
     def holders(self, key: FragmentKey) -> Iterator[tuple[Disk, Path]]:
-        """The disks that have a file of this name, sound or not."""
-        for disk in self._disks:
+        """The disks that have a file of this name, sound or not; those that are being drained last."""
+        for disk in sorted(self._disks, key=lambda disk: disk.draining):
             path = disk.fragment_path(key)
             if path.exists():
                 yield disk, path
@@ -40,7 +40,9 @@ class Shelf:
             return key not in self._unsettled
 
     def publish(self, disk: Disk, temp: Path, stored: StoredFragment) -> StoredFragment:
-        """Give a synced file its final name, durably; an equal fragment that already stands there is as good."""
+        """Give a synced file its final name, durably; an equal fragment that already stands there is as good, unless it
+        has to leave its disk.
+        """
         disk.check_writable()
         with self._lock:
             standing = self._standing(stored)
@@ -52,6 +54,10 @@ class Shelf:
                 except BaseException:
                     self._unsettled.discard(stored.key)
                     raise
+            elif standing[0].draining and not disk.draining:
+                # Held all the time: the other copy goes only once this one is durable.
+                standing = disk, stored
+                self._place(disk, temp, stored)
         holder, stored = standing
         path = holder.fragment_path(stored.key)
         with holder.explained(f"rename {path}"):
@@ -104,10 +110,10 @@ class Shelf:
                 if not disk.failed:
                     self._move_aside(disk, stored.key, error.message)
                 continue
-            if held.blob_hash != stored.blob_hash:
+            if held.fragment_hash != stored.fragment_hash:
                 raise AlreadyExistsError(
                     f"fragment {stored.fragment_index} of blob {stored.blob_id} already stands in {path} with hash "
-                    f"{held.blob_hash}, which {stored.blob_hash} does not replace: use a blob id only once",
+                    f"{held.fragment_hash}, which {stored.fragment_hash} does not replace: use a blob id only once",
                     blob_id=stored.blob_id,
                 )
             if not disk.failed:

@@ -24,6 +24,8 @@ from sdrs_storaged.store.fragment import (
     PAGE_BYTES,
     FragmentMeta,
     StoredFragment,
+    check_tables,
+    encode_coded_footer,
     encode_footer,
     encode_header,
     file_bytes,
@@ -45,7 +47,7 @@ class FragmentWriter:
         self._buffer: mmap.mmap | None = None
         self._filled_bytes = 0  # of the buffer
         self._handed_out: memoryview | None = None
-        expected_bytes = PAYLOAD_OFFSET if size_hint is None else file_bytes(size_hint)
+        expected_bytes = PAYLOAD_OFFSET if size_hint is None else file_bytes(size_hint, meta.source_size_bytes)
         self._file = TempFile(disk, meta.key, self._header, expected_bytes)
 
     @property
@@ -101,17 +103,25 @@ class FragmentWriter:
             self.next_block()[:size_bytes] = block
             self.commit_block(size_bytes, digest)
 
-    def finish(self, size_bytes: int, blob_hash: str, permit: Callable[[], None] | None = None) -> StoredFragment:
+    def finish(
+        self,
+        size_bytes: int,
+        fragment_hash: str,
+        permit: Callable[[], None] | None = None,
+        source_table: bytes = b"",
+    ) -> StoredFragment:
         """Durable and in place when this returns (I1), or an error and nothing left behind.
 
         ``permit`` is asked at the last moment before the fragment gets its name, and raises if it must not (P8).
+        ``source_table``: of a fragment of a code, the checksums of the whole blob's plain blocks (P9).
         """
         with self._lock:
             self._check_open()
             try:
                 self._take_back()
-                self.check_whole(size_bytes, blob_hash)
-                self._seal()
+                self.check_whole(size_bytes, fragment_hash)
+                source_size_bytes, source_hash = self._check_source(size_bytes, fragment_hash, source_table)
+                self._seal(source_table)
                 if permit is not None:
                     permit()
                 stored = StoredFragment(
@@ -120,8 +130,11 @@ class FragmentWriter:
                     self.meta.save_id,
                     self._disk.disk_id,
                     size_bytes,
-                    blob_hash,
+                    fragment_hash,
                     self.meta.created_unix_seconds,
+                    self.meta.code,
+                    source_size_bytes,
+                    source_hash,
                 )
                 stored = self._shelf.publish(self._disk, self._file.path, stored)
                 with self._disk.explained("acknowledge"):
@@ -160,14 +173,22 @@ class FragmentWriter:
                 self._handed_out.release()
             self._handed_out = None
 
-    def check_whole(self, size_bytes: int, blob_hash: str) -> None:
+    def _check_source(self, size_bytes: int, fragment_hash: str, source_table: bytes) -> tuple[int, str]:
+        """Size and hash of the blob."""
+        if not self.meta.is_coded:
+            return size_bytes, fragment_hash
+        check_tables(self.meta, size_bytes, bytes(self._table), source_table)
+        source_size_bytes = self.meta.source_size_bytes
+        return source_size_bytes, checksums.blob_hash(source_size_bytes, source_table)
+
+    def check_whole(self, size_bytes: int, fragment_hash: str) -> None:
         """Whether all that was announced is there; ``finish`` looks again."""
         if size_bytes != self._size_bytes:
             raise CorruptDataError(
                 f"blob {self.meta.blob_id} should have {size_bytes} bytes, {self._size_bytes} came: send it again",
                 blob_id=self.meta.blob_id,
             )
-        if blob_hash != checksums.blob_hash(size_bytes, self._table):
+        if fragment_hash != checksums.blob_hash(size_bytes, self._table):
             raise CorruptDataError(
                 f"blob {self.meta.blob_id} does not match the hash that came with it: send it again",
                 blob_id=self.meta.blob_id,
@@ -178,12 +199,17 @@ class FragmentWriter:
         start = PAYLOAD_OFFSET + self._size_bytes - self._filled_bytes
         self._file.write_behind(self._buffer, length, start)
 
-    def _seal(self) -> None:
+    def _seal(self, source_table: bytes) -> None:
         tail = b""
         if self._buffer is not None:
             whole_pages = self._filled_bytes - self._filled_bytes % PAGE_BYTES
             tail = self._buffer[whole_pages : self._filled_bytes]
             if whole_pages:
                 self._flush(whole_pages)
-        footer = encode_footer(self._header, self._size_bytes, bytes(self._table))
+        table = bytes(self._table)
+        if self.meta.is_coded:
+            source_size_bytes = self.meta.source_size_bytes
+            footer = encode_coded_footer(self._header, self._size_bytes, table, source_size_bytes, source_table)
+        else:
+            footer = encode_footer(self._header, self._size_bytes, table)
         self._file.seal(tail + footer, PAYLOAD_OFFSET + self._size_bytes - len(tail))

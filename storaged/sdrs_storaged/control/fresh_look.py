@@ -1,0 +1,216 @@
+"""A fresh and complete look through the catalog, for one node: what is on it, and what would be without it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from sdrs_core.checkpoints import Blob, Holder, Save, SaveState, Shard
+from sdrs_core.cluster import Pool
+from sdrs_core.departures import Without
+from sdrs_core.errors import CorruptDataError, NotFoundError, RefusedError
+from sdrs_core.failover import Liveness
+from sdrs_core.ids import DiskId, NodeId
+from sdrs_core.mirroring import twin_of
+from sdrs_core.redundancy import Standing, present_form, standing
+from sdrs_core.soundness import counted, is_readable
+from sdrs_core.stocks import Stock, fragment_bytes
+from sdrs_storaged.control import keys
+from sdrs_storaged.control.held import Amount
+from sdrs_storaged.control.members import Members
+from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, put
+
+_MAX_NAMED = 20
+
+
+class Trouble(Enum):
+    # Not readable then, though it is now.
+    UNREADABLE = "unreadable"
+    # With less redundancy than its pool asks for.
+    SHORT = "short"
+    # Under way, with a shard there.
+    PENDING = "pending"
+    # No other node, be it up or down, has enough of it.
+    ONLY_HERE = "only here"
+
+
+@dataclass(slots=True)
+class Found:
+    held_blobs: int = 0
+    held_bytes: int = 0
+    counts: Counter[Trouble] = field(default_factory=Counter)
+    # The first few of each kind (I10).
+    names: dict[Trouble, list[str]] = field(default_factory=dict)
+    # To be given up, or not; deleted ones are among them while they can be brought back.
+    only_here: list[Stored[Save]] = field(default_factory=list)
+
+    def note(self, stored: Stored[Save], troubles: Iterable[Trouble]) -> None:
+        for trouble in troubles:
+            self.counts[trouble] += 1
+            names = self.names.setdefault(trouble, [])
+            if len(names) < _MAX_NAMED:
+                is_deleted = stored.value.state is SaveState.DELETED
+                names.append(f"{stored.value.title} (deleted)" if is_deleted else stored.value.title)
+            if trouble is Trouble.ONLY_HERE:
+                self.only_here.append(stored)
+
+    def facts(self) -> Without:
+        return Without(
+            held_blobs=self.held_blobs,
+            held_bytes=self.held_bytes,
+            unreadable=tuple(self.names.get(Trouble.UNREADABLE, ())),
+            unreadable_count=self.counts[Trouble.UNREADABLE],
+            short=tuple(self.names.get(Trouble.SHORT, ())),
+            short_count=self.counts[Trouble.SHORT],
+            pending=tuple(self.names.get(Trouble.PENDING, ())),
+            pending_count=self.counts[Trouble.PENDING],
+            only_here=tuple(self.names.get(Trouble.ONLY_HERE, ())),
+            only_here_count=self.counts[Trouble.ONLY_HERE],
+        )
+
+
+class FreshLook:
+    def __init__(self, records: Records, members: Members, stocks: Callable[[], dict[NodeId, Stock]]) -> None:
+        self._records = records
+        self._members = members
+        self._stocks = stocks
+
+    async def without(self, node_id: NodeId) -> Found:
+        """RefusedError while nobody can tell, because the catalog is closed or a record cannot be read."""
+        await self._records.check_leading()
+        try:
+            return await self._without(node_id)
+        except (CorruptDataError, NotFoundError) as error:
+            raise RefusedError(f"cannot be told, the catalog cannot be read: {error.message}") from error
+
+    async def _without(self, node_id: NodeId) -> Found:
+        found = Found()
+        async for stored in self._saves():
+            save, troubles = stored.value, set[Trouble]()
+            nodes = self._stocks()
+            async for shard in self._records.all(keys.shards(save.save_id), Shard):
+                for blob in _touched(shard.value, node_id):
+                    if save.state is SaveState.PENDING:
+                        troubles.add(Trouble.PENDING)
+                        continue
+                    if not _is_elsewhere(shard.value, blob, node_id):
+                        troubles.add(Trouble.ONLY_HERE)
+                    if save.state.is_readable:
+                        found.held_blobs += 1
+                        found.held_bytes += _held_bytes(blob, node_id)
+                        troubles.update(self._troubles(save, shard.value, blob, nodes, node_id))
+            found.note(stored, troubles)
+        return found
+
+    async def on_disk(self, disk_id: DiskId) -> Amount:
+        """How much of all readable checkpoints is on record for a disk."""
+        found = Amount()
+        async for stored in self._records.all(keys.SAVES, Save):
+            if not stored.value.state.is_readable:
+                continue
+            async for shard in self._records.all(keys.shards(stored.value.save_id), Shard):
+                for blob in shard.value.all_blobs:
+                    for holder in blob.holders:
+                        if holder.disk_id == disk_id:
+                            found = found.changed(1, fragment_bytes(blob, holder.fragment_index))
+        return found
+
+    async def _saves(self) -> AsyncIterator[Stored[Save]]:
+        """Whatever has shards that somebody may still want."""
+        async for stored in self._records.all(keys.SAVES, Save):
+            yield stored
+        async for stored in self._records.all(keys.TRASH, Save):
+            if stored.value.state is SaveState.DELETED:
+                yield stored
+
+    def _troubles(
+        self, save: Save, shard: Shard, blob: Blob, nodes: Mapping[NodeId, Stock], node_id: NodeId
+    ) -> Iterator[Trouble]:
+        forms = [blob, *filter(None, [twin_of(shard, blob)])]
+        now = [is_readable(form, _in_reach(form, nodes)) for form in forms]
+        then = [is_readable(form, _elsewhere(_in_reach(form, nodes), node_id)) for form in forms]
+        if any(now) and not any(then):
+            yield Trouble.UNREADABLE
+        pool = self._members.pool(save.pool)
+        is_own = any(known.id == blob.id for known in shard.blobs)
+        home = pool if is_own else self._mirror_pool(pool, save)
+        if home is None or not (is_own or counted(blob)):
+            return  # a mirror that nobody wants any more, and perhaps is being dropped already
+        left = [h for h in _elsewhere(_in_reach(blob, nodes), node_id) if not _is_failing(h, nodes)]
+        if standing(present_form(blob, home), left, self._members.domains()) is not Standing.FULL:
+            yield Trouble.SHORT
+
+    def _mirror_pool(self, pool: Pool, save: Save) -> Pool | None:
+        try:
+            return self._members.pool(pool.mirror_pool or save.mirror_pool)
+        except NotFoundError:
+            return None
+
+    async def forget(self, node_id: NodeId) -> None:
+        """Take the node off the record of every checkpoint. What only it has was given up before."""
+        async for stored in self._records.all(keys.SAVES, Save):
+            if stored.value.state.is_readable:
+                async for shard in self._records.all(keys.shards(stored.value.save_id), Shard):
+                    if any(_touched(shard.value, node_id)):
+                        await self._forget(shard, node_id)
+
+    async def _forget(self, shard: Stored[Shard], node_id: NodeId) -> None:
+        for _ in range(MAX_TRIES):
+            stripped = replace(
+                shard.value,
+                blobs=tuple(_stripped(shard.value, blob, node_id) for blob in shard.value.blobs),
+                mirrors=tuple(_stripped(shard.value, blob, node_id) for blob in shard.value.mirrors),
+            )
+            try:
+                await self._records.commit([shard.unchanged()], [put(shard.key, stripped)])
+                return
+            except ConflictError:
+                again = await self._records.get(shard.key, Shard)
+                if again is None:
+                    return
+                shard = again
+
+
+def _touched(shard: Shard, node_id: NodeId) -> Iterable[Blob]:
+    return (blob for blob in shard.all_blobs if any(holder.node_id == node_id for holder in blob.holders))
+
+
+def _elsewhere(holders: Iterable[Holder], node_id: NodeId) -> list[Holder]:
+    return [holder for holder in holders if holder.node_id != node_id]
+
+
+def _is_elsewhere(shard: Shard, blob: Blob, node_id: NodeId) -> bool:
+    """Whether others on record, be they up or down, have enough of it, in this form or the other."""
+    forms = [blob, *filter(None, [twin_of(shard, blob)])]
+    return any(is_readable(form, _elsewhere(counted(form), node_id)) for form in forms)
+
+
+def _stripped(shard: Shard, blob: Blob, node_id: NodeId) -> Blob:
+    """Never what nobody else has: it would be forgotten (I4)."""
+    if not _is_elsewhere(shard, blob, node_id):
+        return blob
+    return replace(blob, holders=tuple(_elsewhere(blob.holders, node_id)))
+
+
+def _held_bytes(blob: Blob, node_id: NodeId) -> int:
+    return sum(fragment_bytes(blob, holder.fragment_index) for holder in blob.holders if holder.node_id == node_id)
+
+
+def _in_reach(blob: Blob, nodes: Mapping[NodeId, Stock]) -> list[Holder]:
+    return [holder for holder in counted(blob) if _is_in_reach(holder, nodes)]
+
+
+def _is_in_reach(holder: Holder, nodes: Mapping[NodeId, Stock]) -> bool:
+    stock = nodes.get(holder.node_id)
+    return (
+        stock is not None
+        and stock.liveness is Liveness.UP
+        and holder.disk_id in stock.disks
+        and holder.disk_id not in stock.retired_disks
+    )
+
+
+def _is_failing(holder: Holder, nodes: Mapping[NodeId, Stock]) -> bool:
+    return holder.disk_id in nodes[holder.node_id].failed_disks
