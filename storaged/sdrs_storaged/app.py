@@ -13,11 +13,9 @@ from typing import TypeVar
 
 from sdrs_core.errors import SdrsError
 from sdrs_storaged.config import Config, load_config, split_address
-from sdrs_storaged.controller_role import start_controller
 from sdrs_storaged.data_dir import DataDir
 from sdrs_storaged.logs import configure_logs, get_log
 from sdrs_storaged.metrics import new_registry, serve_metrics
-from sdrs_storaged.node_role import start_node
 from sdrs_storaged.rpc.channels import Channels
 from sdrs_storaged.surroundings import Surroundings
 from sdrs_storaged.version import VERSION
@@ -52,9 +50,14 @@ class Daemon:
                 cleanup.callback(stop_metrics)
                 around.facts["metrics"] = around.metrics_endpoint
             try:
+                # Only what is needed: the control plane is most of the code, and a cluster starts many nodes.
                 if "controller" in self._config.roles:
+                    from sdrs_storaged.controller_role import start_controller
+
                     await start_controller(around)
                 if "node" in self._config.roles:
+                    from sdrs_storaged.node_role import start_node
+
                     await start_node(around)
                 around.facts["ready"] = True
                 await announce()

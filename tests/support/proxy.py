@@ -37,10 +37,13 @@ class Proxy:
     async def cut(self) -> None:
         """End all connections, and refuse new ones until ``start``."""
         assert self._server
-        self._server.close()
-        # Those that were accepted in this instant begin, so that they can be ended; what is aborted is closed a turn
-        # later, and nothing is left for the garbage collector to complain about.
+        # None is accepted any more; those that were in this instant begin, so that they can be ended: asyncio drops
+        # them on the floor if the server is closed before that. What is aborted is closed a turn later, and nothing is
+        # left for the garbage collector to complain about.
+        for listener in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
         await let_others_run()
+        self._server.close()
         while self._connections:
             for writer in list(self._writers):
                 writer.transport.abort()
