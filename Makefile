@@ -22,8 +22,11 @@ help: ## this list
 demo: .venv/.runtime ## a cluster on this machine: train, save, kill, restore; a readable story
 	$(BIN)/python examples/demo.py
 
-test: .venv/.dev ## all tests but soak; ARGS="-k name" goes to pytest
-	$(BIN)/python -m pytest $(ARGS)
+# Most tests wait for processes of their own: one more at once than there are cores. A file stays with one worker, for
+# the clusters that its tests share.
+TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
+test: .venv/.dev ## all tests but soak; ARGS="-k name" goes to pytest, TEST_WORKERS=0 runs one after the other
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(ARGS)
 
 check: .venv/.dev .venv-proto/.ready ## ruff, mypy strict, generated code fresh, import arrows
 	$(BIN)/ruff check .
