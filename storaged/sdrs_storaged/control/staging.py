@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from sdrs_core.errors import FullError, UnavailableError
 from sdrs_storaged.control.archive import Record
+from sdrs_storaged.seeing_through import see_through
 
 T = TypeVar("T")
 
@@ -45,14 +46,11 @@ class Staging:
     @staticmethod
     async def run(work: Callable[..., T], *args: object) -> T:
         """Blocking work on the file, in a thread; one at a time. Who is cancelled waits for the thread."""
-        running = asyncio.ensure_future(asyncio.to_thread(work, *args))
         try:
-            return await asyncio.shield(running)
+            return await see_through(asyncio.to_thread(work, *args))
         except sqlite3.Error as error:
             kind = FullError if "full" in str(error) else UnavailableError
             raise kind(f"the controller's data_dir cannot be written ({error}): free space, check the disk") from error
-        finally:
-            await asyncio.wait([running])
 
     def close(self) -> None:
         self.database.close()

@@ -13,6 +13,7 @@ from sdrs_proto.limits import STALL_SECONDS
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.node.identity import Identity
 from sdrs_storaged.node.snapshots import SnapshotShelf, SnapshotWriter
+from sdrs_storaged.seeing_through import see_through
 
 T = TypeVar("T")
 
@@ -78,11 +79,7 @@ class SnapshotService:
 
 async def _in_thread(work: Callable[..., T], *args: object) -> T:
     """Who is cancelled waits until the thread is done, and may then close what it used."""
-    running = asyncio.ensure_future(asyncio.to_thread(work, *args))
-    try:
-        return await asyncio.shield(running)
-    finally:
-        await asyncio.wait([running])
+    return await see_through(asyncio.to_thread(work, *args))
 
 
 async def _next(chunks: AsyncIterator[pb.SnapshotChunk]) -> pb.SnapshotChunk | None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sdrs_storaged.rpc.intake import Intake
+from sdrs_storaged.seeing_through import see_through
 from sdrs_storaged.store.reader import FragmentReader
 
 T = TypeVar("T")
@@ -42,11 +43,7 @@ class Workers:
 
     async def run_through(self, work: Callable[..., T], *args: object) -> T:
         """As ``run``, but who is cancelled waits until the thread is done, and may then clean up after it."""
-        running = asyncio.ensure_future(self.run(work, *args))
-        try:
-            return await asyncio.shield(running)
-        finally:
-            await asyncio.wait([running])
+        return await see_through(self.run(work, *args))
 
     async def opened(self, work: Callable[..., C], *args: object) -> C:
         """As ``run``; if the caller hangs up meanwhile, what comes of it is closed again."""
