@@ -5,14 +5,18 @@ Values in, values or reasons out; the controller stores what comes of it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from sdrs_core.checkpoints import Holder
 from sdrs_core.cluster import Group, Node, Pool, ReadPolicy, check_pool
 from sdrs_core.codes import Code
 from sdrs_core.errors import InvalidArgumentError, NotFoundError, RefusedError
-from sdrs_core.ids import NodeId, PoolName
+from sdrs_core.ids import DiskId, NodeId, PoolName
 from sdrs_core.levels import Level
+from sdrs_core.redundancy import Form, place, standing
+from sdrs_core.shares import least_standing
 
 # What is offered where another code does not fit, the widest first.
 _USUAL_CODES = (Code(8, 3), Code(6, 3), Code(4, 2), Code(2, 1))
@@ -177,13 +181,42 @@ def quota_warning(pool: Pool, used_bytes: int) -> str:
 
 
 def room_bytes(group: Group, pool: Pool, nodes: Mapping[NodeId, Node]) -> int:
-    """How large a shard the disks of a group's members can take, as far as they told."""
-    shares = [
-        sum(max(0, disk.capacity_bytes - disk.used_bytes) for disk in nodes[member].disks if disk.state.takes_writes)
+    """How large a shard all members of a group can take, as far as their disks told."""
+    return min(_rooms(group, nodes).values(), default=0) * (pool.code.data if pool.code else 1)
+
+
+def fits(size_bytes: int, group: Group, pool: Pool, nodes: Mapping[NodeId, Node]) -> bool:
+    """Whether a group can take a shard of this size: of a code also without members that have no room for theirs, if
+    the others make up for them (P10).
+    """
+    if room_bytes(group, pool, nodes) >= size_bytes:
+        return True
+    code = pool.code
+    if code is None:
+        return False
+    rooms, fragment_bytes = _rooms(group, nodes), -(-size_bytes // code.data)
+    domains = {member: nodes[member].domain for member in rooms}
+    form = Form(str(code), code.data, code.total, spread=True)
+    # One that takes several needs room for as many.
+    for most in range(1, max(1, form.spare) + 1):
+        able = [member for member, room in rooms.items() if room >= most * fragment_bytes]
+        if group.primary not in able:
+            return False
+        members = (group.primary, *(member for member in able if member != group.primary))
+        places = place(form, members, domains, crowded=pool.allow_degraded)
+        holders = [Holder(node, DiskId(""), share, "") for share, node in places.items()]
+        is_within = max(Counter(places.values()).values(), default=0) <= most
+        if is_within and standing(form, holders, domains) >= least_standing(pool):
+            return True
+    return False
+
+
+def _rooms(group: Group, nodes: Mapping[NodeId, Node]) -> dict[NodeId, int]:
+    return {
+        member: sum(max(0, d.capacity_bytes - d.used_bytes) for d in nodes[member].disks if d.state.takes_writes)
         for member in group.members
         if member in nodes
-    ]
-    return min(shares, default=0) * (pool.code.data if pool.code else 1)
+    }
 
 
 def in_mib(count: int) -> str:

@@ -121,3 +121,21 @@ def _fill(path: Path) -> None:
         pass
     finally:
         os.close(fd)
+
+
+def test_members_without_room_are_left_out_of_a_coded_save(tmp_path: Path) -> None:
+    """P10: the others take their fragments, and nobody re-forms the group again and again."""
+    settings = {"full_percent": 100, "near_full_percent": 100}
+    with running_cluster(tmp_path, node_count=6, node=settings) as cluster, cluster.connect() as client:
+        for small in cluster.nodes[1:3]:
+            small.kill()
+            small.settings.append(f"node.disk_capacity_bytes={3 * MIB}")
+            small.start()
+        client.create_pool("prod", "L3", ec="4+2")
+        ckpts = client.checkpoints("crowded", pool="prod")
+        before = {group.id: group.epoch for group in client.groups("prod")}
+        for step in range(3):
+            done = ckpts.save(step=step, state=make_state(step, 16 * MIB)).wait("L3")
+            assert done.degraded
+            assert same(ckpts.restore(), make_state(step, 16 * MIB))
+        assert {group.id: group.epoch for group in client.groups("prod")} == before

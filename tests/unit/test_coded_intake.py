@@ -87,6 +87,9 @@ class Stage:
     def note(self, group: Group, member_id: NodeId, error: SdrsError) -> None:
         self.reported.append(member_id)
 
+    def is_full(self, member_id: NodeId) -> bool:
+        return False
+
     def is_spared(self, group: Group, member_id: NodeId) -> bool:
         return False
 

@@ -79,3 +79,22 @@ def test_who_was_reported_is_spared_for_a_while_at_this_epoch() -> None:
         running.cancel()
 
     asyncio.run(run())
+
+
+def test_a_member_without_room_is_left_out_for_a_while_whatever_the_epoch_and_is_not_reported() -> None:
+    now = 0.0
+
+    async def run() -> None:
+        nonlocal now
+        reports = MemberReports(_refuse_to_send, lambda: now)
+        reports.note_full(MEMBER)
+        assert reports.is_full(MEMBER)
+        assert not reports.is_spared(_group(), MEMBER)
+        now += 60
+        assert not reports.is_full(MEMBER)
+
+    asyncio.run(run())
+
+
+async def _refuse_to_send(trouble: MemberTrouble) -> None:
+    raise AssertionError(trouble)

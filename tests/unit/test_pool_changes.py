@@ -15,6 +15,7 @@ from sdrs_core.pools import (
     PoolChange,
     amended,
     check_mirror,
+    fits,
     needs_more_domains,
     quota_refusal,
     quota_warning,
@@ -172,3 +173,39 @@ def test_the_room_of_a_group_is_that_of_its_fullest_member_times_the_fragments_o
     group = Group(GroupId("prod:n0"), PROD.name, 1, members, members[0])
     assert room_bytes(group, FAST, nodes) == 10
     assert room_bytes(group, PROD, nodes) == 40
+
+
+@pytest.mark.parametrize(
+    ("rooms", "size", "does_fit"),
+    [
+        ((100, 100, 100, 100, 100, 100), 400, True),
+        ((100, 100, 100, 100, 100, 100), 401, False),
+        # P10: two without room, and the others take their part, two each at most.
+        ((200, 200, 200, 200, 1, 1), 400, True),
+        ((200, 100, 100, 100, 100, 1), 200, True),
+        ((199, 199, 199, 199, 1, 1), 400, False),
+        # Three may lose one of them, two may not.
+        ((200, 200, 200, 1, 1, 1), 400, True),
+        ((900, 900, 1, 1, 1, 1), 400, False),
+        # The primary takes part in every blob.
+        ((1, 900, 900, 900, 900, 900), 400, False),
+    ],
+)
+def test_members_without_room_are_left_out_as_long_as_the_others_make_up_for_them(
+    rooms: tuple[int, ...], size: int, does_fit: bool
+) -> None:
+    names = [NodeId(f"m{index}") for index in range(len(rooms))]
+    nodes = {
+        name: Node(
+            name,
+            Endpoints("", "", "", "", ""),
+            name,
+            1,
+            "1",
+            state=NodeState.UP,
+            disks=(Disk(DiskId(name), "/", DiskState.NEAR_FULL, 1000, 1000 - room, 0),),
+        )
+        for name, room in zip(names, rooms, strict=True)
+    }
+    group = Group(GroupId("prod:m0"), PROD.name, 1, tuple(names), names[0])
+    assert fits(size, group, PROD, nodes) is does_fit

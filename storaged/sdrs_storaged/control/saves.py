@@ -21,7 +21,7 @@ from sdrs_core.errors import (
 )
 from sdrs_core.ids import JobName, NodeId, PoolName, SaveId, check_name, check_rank, check_step, random_id
 from sdrs_core.levels import Level
-from sdrs_core.pools import in_mib, quota_refusal, room_bytes
+from sdrs_core.pools import fits, in_mib, quota_refusal, room_bytes
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.commits import Commits, Pending
@@ -238,13 +238,14 @@ class Saves:
             )
 
         group = choose(groups)
-        if group and room_bytes(group, pool, nodes) < request.size_bytes:
-            rooms = {group.id: room_bytes(group, pool, nodes) for group in groups if not group.problem}
-            group = choose([group for group in groups if rooms.get(group.id, 0) >= request.size_bytes])
+        if group and not fits(request.size_bytes, group, pool, nodes):
+            able = [group for group in groups if not group.problem]
+            group = choose([group for group in able if fits(request.size_bytes, group, pool, nodes)])
             if group is None:
+                room = max(room_bytes(group, pool, nodes) for group in able)
                 raise FullError(
                     f'pool "{pool.name}" has no room for {in_mib(request.size_bytes)}: its disks take '
-                    f"{in_mib(max(rooms.values()))} more at most. Delete checkpoints (sdrs ckpt delete), add a node "
+                    f"{in_mib(room)} more at most. Delete checkpoints (sdrs ckpt delete), add a node "
                     "or a disk; see: sdrs node list",
                     pool=pool.name,
                 )

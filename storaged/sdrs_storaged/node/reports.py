@@ -22,6 +22,8 @@ log = get_log("reports")
 
 _MAX_WAITING = 1000
 _SPARED_SECONDS = 10.0
+# Room comes back when something is deleted there.
+_FULL_SECONDS = 30.0
 
 _Key = tuple[GroupId, int, NodeId]
 
@@ -47,6 +49,7 @@ class MemberReports:
         self._lock = threading.Lock()
         self._under_way: set[_Key] = set()
         self._spared: dict[_Key, float] = {}
+        self._full: dict[NodeId, float] = {}
 
     def note(self, group: Group, member_id: NodeId, error: SdrsError) -> None:
         """From any thread: ``member_id`` could not be served, because of ``error``."""
@@ -69,6 +72,15 @@ class MemberReports:
     def is_spared(self, group: Group, member_id: NodeId) -> bool:
         with self._lock:
             return self._spared.get((group.id, group.epoch, member_id), 0.0) > self._clock()
+
+    def note_full(self, member_id: NodeId) -> None:
+        """From any thread: it has no room for what it was to store. Where others can take that, it stays a member."""
+        with self._lock:
+            self._full[member_id] = self._clock() + _FULL_SECONDS
+
+    def is_full(self, member_id: NodeId) -> bool:
+        with self._lock:
+            return self._full.get(member_id, 0.0) > self._clock()
 
     async def run(self) -> None:
         while True:

@@ -42,6 +42,7 @@ class CodedIntake(Intake):
         assert code is not None, "a blob that is stored whole is not cut"
         self._blobs = blobs
         self._groups = groups
+        self._replication = replication
         self._intent = intent
         self._assignment = assignment
         self._lock = threading.RLock()
@@ -136,7 +137,8 @@ class CodedIntake(Intake):
             return
         self._check_open()
         group = self._assignment.group
-        self._groups.block_until(lambda: not self._groups.is_current(group), _MOVE_SECONDS)
+        if not self._replication.lacks_room(group):
+            self._groups.block_until(lambda: not self._groups.is_current(group), _MOVE_SECONDS)
         self._groups.check(group.id, group.epoch, as_primary=True)
         raise UnavailableError(
             f"only {len(present)} of {self._assignment.form.total} fragments of blob {self._intent.origin.blob_id} "

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 
 from sdrs_core.checksums import BLOCK_BYTES, Buffer, digest, table_entry
 from sdrs_core.cluster import Group, Node
-from sdrs_core.errors import CorruptDataError, NotFoundError, SaveFailedError, SdrsError
+from sdrs_core.errors import CorruptDataError, FullError, NotFoundError, SaveFailedError, SdrsError
 from sdrs_core.ids import BlobId, NodeId
 from sdrs_proto.framing import Frame
 from sdrs_proto.v1 import storage_pb2 as pb
@@ -88,8 +88,16 @@ class Replication:
             intent.origin.blob_id,
             intent.size_bytes,
             held=dict(intent.held),
-            failing=[member for member in group.members if self._reports.is_spared(group, member)],
+            failing=[
+                member
+                for member in group.members
+                if self._reports.is_spared(group, member) or self._reports.is_full(member)
+            ],
         )
+
+    def lacks_room(self, group: Group) -> bool:
+        """Whether a member refused something a moment ago because its disks are full: the group stays as it is."""
+        return any(map(self._reports.is_full, group.members))
 
     def relay_count(self, intent: WriteIntent) -> int:
         """To how many a blob goes on."""
@@ -134,7 +142,11 @@ class Replication:
 
     def _failed(self, group: Group, member_id: NodeId, error: SdrsError) -> None:
         self._metrics.relays_failed.inc()
-        self._reports.note(group, member_id, error)
+        if isinstance(error, FullError) and self._groups.pool_of(group).code is not None:
+            # Its fragments go to the others (P10). To re-form the group would take it in again: it takes smaller ones.
+            self._reports.note_full(member_id)
+        else:
+            self._reports.note(group, member_id, error)
 
     async def relay_small(self, assignment: Assignment, intent: WriteIntent, frames: Sequence[Frame]) -> None:
         """Copies of a blob that came in a few frames. A member that fails costs only its copy."""
