@@ -220,4 +220,6 @@ def _rooms(group: Group, nodes: Mapping[NodeId, Node]) -> dict[NodeId, int]:
 
 
 def in_mib(count: int) -> str:
+    if count < 1 << 20:
+        return f"{count / 1024:.1f} KiB"
     return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.1f} MiB"

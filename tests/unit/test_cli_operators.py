@@ -260,13 +260,15 @@ def test_status_shows_groups_in_trouble_repair_and_what_happened(controller: Fak
     assert (status["paused"], status["unavailable_count"], len(status["events"])) == (None, 2, 5)
 
 
-@pytest.mark.parametrize(("awaited", "words"), [(2, "copied if their node stays away"), (0, "no node to copy to")])
-def test_status_says_what_too_few_copies_wait_for(
+@pytest.mark.parametrize(
+    ("awaited", "words"), [(2, "made elsewhere if their node stays away"), (0, "and nothing can be made of them now")]
+)
+def test_status_says_what_too_little_redundancy_waits_for(
     controller: FakeController, sdrs: Any, awaited: int, words: str
 ) -> None:
     controller.cluster.degraded_blob_count = 2
     controller.cluster.repair.awaited_blobs = awaited
-    assert f"2 blobs with too few copies, {words}" in sdrs("status", expect=3).stdout
+    assert f"2 blobs with too little redundancy, {words}" in sdrs("status", expect=3).stdout
 
 
 def test_a_paused_cluster_is_warned_of_and_healthy(controller: FakeController, sdrs: Any) -> None:

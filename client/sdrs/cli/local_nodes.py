@@ -14,7 +14,7 @@ from sdrs.cli.local_layout import Layout, default_dir, folder_lock, read_layout,
 from sdrs.cli.local_processes import find_processes
 from sdrs.cli.local_start import START_SECONDS, Launch, Tell, pending_nodes
 from sdrs.cli.pointer import read_pointer
-from sdrs_core.errors import RefusedError, SdrsError
+from sdrs_core.errors import NotFoundError, RefusedError, SdrsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def add_nodes(directory: Path, count: int, disks_per_node: int, domain: str, tel
 def _running_layout(directory: Path) -> Layout:
     known = read_layout(directory)
     if known is None:
-        raise RefusedError(
+        raise NotFoundError(
             f"there is no cluster of `sdrs up` in {directory}: start one, or name its folder with --dir. On another "
             "machine a node is added by starting storaged with the role node there"
         )

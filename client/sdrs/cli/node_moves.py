@@ -18,11 +18,20 @@ from sdrs.cli.records import checkpoint_record, node_record
 from sdrs.cli.settings import Settings, Verb, dir_option, pass_settings, yes_option
 from sdrs.cli.up import running_dir
 from sdrs.cli.waiting_for_moves import holds, wait_until_empty
+from sdrs_core.errors import InvalidArgumentError
+from sdrs_core.ids import check_name
 
 if TYPE_CHECKING:
     from sdrs import Cluster
 
 _COUNT = click.IntRange(1, 64)
+
+
+def _check_domain(context: click.Context, parameter: click.Parameter, text: str) -> str:
+    try:
+        return check_name(text, "domain") if text else text
+    except InvalidArgumentError as error:
+        raise click.BadParameter(error.message) from None
 
 
 @click.command(
@@ -35,7 +44,9 @@ _COUNT = click.IntRange(1, 64)
     """,
 )
 @click.option("--count", type=_COUNT, default=1, metavar="N", help="How many (1).")
-@click.option("--domain", metavar="D", default="", help="Their failure domain (each one of its own).")
+@click.option(
+    "--domain", metavar="D", default="", callback=_check_domain, help="Their failure domain (each one of its own)."
+)
 @click.option("--disks-per-node", type=_COUNT, metavar="N", default=1, help="Data folders of each (1).")
 @dir_option("Where the cluster lives, if not the one that is running.")
 @pass_settings

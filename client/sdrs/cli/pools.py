@@ -117,12 +117,12 @@ def create(settings: Settings, /, name: str, level: str, nodes: str | None, **op
     its own. Whatever the policy says, the newest good checkpoint of a job and those on hold are never deleted. The
     controller applies retention every half minute (its collect_interval_seconds), not at once.
     """
-    given = _sdk_names(options)
+    given, node_names = _sdk_names(options), _node_names(nodes)
     with open_cluster(settings) as cluster:
         made = cluster.create_pool(
             name,
             level,
-            nodes=[one.strip() for one in nodes.split(",") if one.strip()] if nodes else (),
+            nodes=node_names,
             **given
             | {
                 "allow_degraded": bool(given["allow_degraded"]),
@@ -131,6 +131,18 @@ def create(settings: Settings, /, name: str, level: str, nodes: str | None, **op
         )
         _emit_changed(settings, made, "is created")
         _tell_shared(settings, cluster, made)
+
+
+def _node_names(text: str | None) -> list[str]:
+    if text is None:
+        return []
+    names = [one.strip() for one in text.split(",")]
+    if not all(names):
+        # As an unset variable of a script would say it: not what somebody means who names nodes.
+        raise click.BadParameter(
+            f"{text!r} names no node, or one without a name: give ids, as in n1,n2", param_hint="--nodes"
+        )
+    return names
 
 
 @pool.command("list", examples="sdrs pool list\nsdrs pool list -o json")

@@ -157,9 +157,11 @@ def _repair_words(info: ClusterInfo) -> str:
         told = ", ".join(f"{count} {kind}" for count, kind in kinds if count)
         words += f" ({told})" if told else ""
     elif repair.awaited_blobs:
-        words = f"{_count(repair.awaited_blobs, 'blob')} with too few copies, copied if their node stays away"
+        short = _count(repair.awaited_blobs, "blob")
+        words = f"{short} with too little redundancy, made elsewhere if their node stays away"
     elif info.degraded_blob_count:
-        words = f"{_count(info.degraded_blob_count, 'blob')} with too few copies, no node to copy to"
+        short = _count(info.degraded_blob_count, "blob")
+        words = f"{short} with too little redundancy, and nothing can be made of them now"
     else:
         words = "nothing to do"
     return f"{words}; {_count(repair.failed_blobs, 'blob')} failed" if repair.failed_blobs else words

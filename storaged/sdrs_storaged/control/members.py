@@ -94,7 +94,8 @@ class Members:
         if known and known.value.secret and not hmac.compare_digest(known.value.secret, secret):
             raise PermissionDeniedError(
                 f'node id "{node.id}" belongs to another node of this cluster: give this one an id of its own, '
-                "or start it on the data_dir that it had before"
+                "or start it on the data_dir that it had before. If that is lost for good, remove the node that had it "
+                f"(sdrs node remove {node.id}) and add a new one"
             )
         if known is None:
             self._check_not_removed(node.id, secret)
@@ -240,7 +241,7 @@ class Members:
         if known is None or name in self.leaving:
             names = ", ".join(sorted(self._tables.pools)) or "none yet"
             raise NotFoundError(
-                f'pool "{name}" does not exist; known pools: {names}. Make it with: sdrs pool create {name} --level L1',
+                f'pool "{name}" does not exist; known pools: {names}. See sdrs pool create --help',
                 pool=name,
             )
         return known.value.pool
