@@ -14,13 +14,16 @@ need_python = $(or $(strip $(PYTHON)),$(error SDRS needs Python 3.11 or newer, a
 
 BIN := .venv/bin
 
-.PHONY: help demo test check bench soak proto lock clean
+.PHONY: help demo gpt test check bench soak proto lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/.runtime ## a cluster on this machine: train, save, kill, restore; a readable story
 	$(BIN)/python examples/demo.py
+
+gpt: .venv/.dev ## a GPT trained by two ranks, killed twice: the same loss curve, bit for bit
+	$(BIN)/python examples/gpt_survives.py $(ARGS)
 
 test: .venv/.dev ## all tests but soak; ARGS="-k name" goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
