@@ -35,8 +35,8 @@ check: .venv/.dev .venv-proto/.ready ## ruff, mypy strict, generated code fresh,
 	.ci/proto --check
 	$(BIN)/python -m pytest -q tests/unit/test_import_arrows.py
 
-bench: .venv/.dev ## benchmarks, as a table and benchmarks/results/latest.json; ONLY=l1_save runs one
-	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+bench: .venv/.dev ## benchmarks, as a table and benchmarks/results/latest.json; ONLY="l1_save peers_1gib" runs these
+	$(BIN)/python -m benchmarks $(foreach name,$(ONLY),--only $(name))
 
 soak: .venv/.dev ## the tests that run long on purpose; ARGS as for test
 	$(BIN)/python -m pytest -m soak --timeout=0 -o faulthandler_timeout=0 $(ARGS)
