@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from benchmarks import (
     catalog,
@@ -71,7 +71,9 @@ def main() -> None:
 
 
 def _table(results: list[Result]) -> Table:
-    table = Table("figure", "value", "unit", "against", "ratio")
+    # Names are what one looks for: they are never cut off, the rest may wrap.
+    longest = max((len(result.name) for result in results), default=0)
+    table = Table(Column("figure", min_width=longest), "value", "unit", "against", "ratio")
     for result in results:
         ratio = "" if result.ratio is None else f"{result.ratio:.2f}"
         table.add_row(
