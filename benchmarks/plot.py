@@ -49,8 +49,12 @@ def draw(figures: Figures, path: Path) -> None:
 def _bars(axes: Axes, figures: Figures, measure: str, title: str, *, is_log: bool = False) -> None:
     """One bar for each contender and size; ours in a colour of their own, larger states darker."""
     sizes = figures.sizes()
+    axes.set_title(title, fontsize=11)
+    if not sizes:
+        axes.set_axis_off()
+        return
     keys = [key for key in LABELS if any(figures.get(f"peers_{size}_{measure}_{key}") for size in sizes)]
-    height = 0.8 / max(1, len(sizes))
+    height = 0.8 / len(sizes)
     for place, size in enumerate(sizes):
         values = [figures.value(f"peers_{size}_{measure}_{key}") for key in keys]
         # A stall grows with the state: only per GiB can sizes be compared.
@@ -66,7 +70,6 @@ def _bars(axes: Axes, figures: Figures, measure: str, title: str, *, is_log: boo
         axes.bar_label(bars, fmt=_number, padding=2, fontsize=7)
     axes.set_yticks(range(len(keys)), [LABELS[key] for key in keys])
     axes.invert_yaxis()
-    axes.set_title(title, fontsize=11)
     axes.margins(x=0.12)
     if is_log:
         axes.set_xscale("log")
@@ -77,6 +80,10 @@ def _lines(
     axes: Axes, figures: Figures, what: str, known: tuple[int, ...], measures: Sequence[str], title: str
 ) -> None:
     counts = figures.counts(what, known)
+    axes.set_title(title, fontsize=11)
+    if not counts:
+        axes.set_axis_off()  # a logarithmic scale of nothing cannot be drawn
+        return
     for measure in measures:
         values = [figures.value(f"growth_{what}_{count}_{measure}") for count in counts]
         axes.plot(
@@ -91,10 +98,8 @@ def _lines(
     axes.minorticks_off()
     _plain_ticks(axes.yaxis)
     axes.set_xlabel(what)
-    axes.set_title(title, fontsize=11)
     axes.grid(alpha=0.3)
-    if counts:
-        axes.legend(fontsize=8)
+    axes.legend(fontsize=8)
 
 
 def _plain_ticks(axis: Axis) -> None:

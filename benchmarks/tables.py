@@ -104,18 +104,23 @@ def _text(figure: Figure | None) -> str:
     return f"{figure.value:.2f}" if figure.unit.startswith("CPU") else f"{figure.value:.2f} {figure.unit}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page with the two marks between which they go")
-    page: Path = parser.parse_args().page
+def write_page(figures: Figures, page: Path) -> None:
+    """Puts the tables between the two marks of the page, and its picture, if there is one."""
     before, begin, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"{page} has no {BEGIN} and {END}: put them where the tables are to be")
     picture = page.with_suffix(".png")
     shown = f"![The figures of the tables below]({picture.name})\n\n" if picture.exists() else ""
-    text = shown + "\n".join(tables(Figures())).strip()
+    text = shown + "\n".join(tables(figures)).strip()
     page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page with the two marks between which they go")
+    page: Path = parser.parse_args().page
+    write_page(Figures(), page)
     print(f"written to {page}")
 
 
