@@ -119,7 +119,7 @@ class RawDisk(Contender):
         yield self._path
 
     def restore(self) -> dict[str, Any]:
-        # Array by array, as the others do: whether memory is fresh or comes back warm from the heap depends on its size.
+        # Array by array, as the others do: whether memory is fresh or warm from the heap depends on its size.
         restored = {name: np.empty_like(array) for name, array in self._arrays.items()}
         with self._path.open("rb", buffering=0) as file:
             for array in restored.values():
