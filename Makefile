@@ -14,13 +14,16 @@ need_python = $(or $(strip $(PYTHON)),$(error SDRS needs Python 3.11 or newer, a
 
 BIN := .venv/bin
 
-.PHONY: help demo test check bench soak proto lock clean
+.PHONY: help demo gpt test check bench soak proto lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/.runtime ## a cluster on this machine: train, save, kill, restore; a readable story
 	$(BIN)/python examples/demo.py
+
+gpt: .venv/.dev ## a GPT trained by two ranks, killed twice: the same loss curve, bit for bit
+	$(BIN)/python examples/gpt_survives.py $(ARGS)
 
 # Most tests wait for processes of their own: one more at once than there are cores. A file stays with one worker, for
 # the clusters that its tests share.
@@ -35,8 +38,8 @@ check: .venv/.dev .venv-proto/.ready ## ruff, mypy strict, generated code fresh,
 	.ci/proto --check
 	$(BIN)/python -m pytest -q tests/unit/test_import_arrows.py
 
-bench: .venv/.dev ## benchmarks, as a table and benchmarks/results/latest.json; ONLY=l1_save runs one
-	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+bench: .venv/.dev ## benchmarks, as a table and benchmarks/results/latest.json; ONLY="l1_save peers_1gib" runs these
+	$(BIN)/python -m benchmarks $(foreach name,$(ONLY),--only $(name))
 
 soak: .venv/.dev ## the tests that run long on purpose; ARGS as for test
 	$(BIN)/python -m pytest -m soak --timeout=0 -o faulthandler_timeout=0 $(ARGS)

@@ -1,4 +1,4 @@
-"""``python -m benchmarks [--only NAME]``: run, print the table, write benchmarks/results/latest.json."""
+"""``python -m benchmarks [--only NAME]...``: run, print the table, write benchmarks/results/latest.json."""
 
 from __future__ import annotations
 
@@ -8,9 +8,23 @@ import tempfile
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
-from benchmarks import catalog, codec, failover, l1, l2, l3, l3_restore, placement, repair, startup, streams
+from benchmarks import (
+    catalog,
+    codec,
+    failover,
+    growth,
+    l1,
+    l2,
+    l3,
+    l3_restore,
+    peers,
+    placement,
+    repair,
+    startup,
+    streams,
+)
 from benchmarks.results import LATEST, Benchmark, Result, write_latest
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -29,17 +43,20 @@ BENCHMARKS: dict[str, Benchmark] = {
     "commits_per_second": catalog.commits_per_second,
     "ranks_1000": catalog.ranks_1000,
     "placement": placement.placement,
+    "growth_ranks": growth.growth_ranks,
+    "growth_tensors": growth.growth_tensors,
+    **peers.BENCHMARKS,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", choices=sorted(BENCHMARKS), help="run one of them")
+    parser.add_argument("--only", choices=sorted(BENCHMARKS), action="append", help="run this one; may be repeated")
     only = parser.parse_args().only
     console = Console()
     results: list[Result] = []
     for name, benchmark in BENCHMARKS.items():
-        if only and name != only:
+        if only and name not in only:
             continue
         # Not the temporary folder: it may be memory, and fsync would cost nothing.
         folder = Path(tempfile.mkdtemp(prefix=f".bench-{name}-", dir=Path.cwd()))
@@ -54,7 +71,9 @@ def main() -> None:
 
 
 def _table(results: list[Result]) -> Table:
-    table = Table("figure", "value", "unit", "against", "ratio")
+    # Names are what one looks for: they are never cut off, the rest may wrap.
+    longest = max((len(result.name) for result in results), default=0)
+    table = Table(Column("figure", min_width=longest), "value", "unit", "against", "ratio")
     for result in results:
         ratio = "" if result.ratio is None else f"{result.ratio:.2f}"
         table.add_row(
