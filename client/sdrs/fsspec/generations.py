@@ -18,6 +18,7 @@ from sdrs.restore.shard_reader import ShardReader
 from sdrs.restore.targets import BufferedTarget, ByteCount
 from sdrs.state import decode_files_index
 from sdrs_core.checkpoints import Blob, ContentKind, Save, SaveState
+from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_proto.v1.control_pb2 import ListShardsRequest, ListShardsResponse
 
 # I10: names of a few generations, not of all that were ever looked at.
@@ -53,18 +54,32 @@ class Shards:
         self.save = save
         self._records: dict[int, ListShardsResponse] = {}
         self._readers: dict[int, ShardReader] = {}
+        # The block that was read last, and which one it is: (rank, blob, number).
+        self._last: tuple[tuple[int, int, int], bytearray] = (-1, -1, -1), bytearray()
 
     def blobs(self, rank: int) -> tuple[Blob, ...]:
         return self._reader(rank).shard.blobs
 
     def read(self, rank: int, ordinal: int, start: int, end: int) -> bytearray:
         """These bytes of a blob, verified."""
+        number = start // BLOCK_BYTES
+        if end > (number + 1) * BLOCK_BYTES:
+            return self._fetch(rank, ordinal, start, end)
+        # Whole blocks are read and verified in any case, and small files lie side by side: the last one is kept.
+        key, block = self._last
+        if key != (rank, ordinal, number):
+            first = number * BLOCK_BYTES
+            last = min(first + BLOCK_BYTES, self.blobs(rank)[ordinal].size_bytes)
+            key, block = self._last = (rank, ordinal, number), self._fetch(rank, ordinal, first, last)
+        return block[start - number * BLOCK_BYTES : end - number * BLOCK_BYTES]
+
+    def _fetch(self, rank: int, ordinal: int, start: int, end: int) -> bytearray:
         reader = self._reader(rank)
         wanted = bytearray(end - start)
 
         def take(blob: Blob, position: int, verified: memoryview) -> None:
             first, last = max(start, position), min(end, position + len(verified))
-            if first < last:  # whole blocks come, with more around what is wanted
+            if first < last:  # of whole blocks, what is wanted
                 wanted[first - start : last - start] = verified[first - position : last - position]
 
         try:
@@ -122,13 +137,6 @@ class Generations:
             self._kept.pop(next(iter(self._kept), ""), None)
         self._kept[save.save_id] = process, generation
         return generation
-
-    def newest(self, job: str, step: int) -> Generation | None:
-        try:
-            save = self.find(job, step)
-        except FileNotFoundError:
-            return None
-        return self.open(save)
 
 
 def _tree_of(shards: Shards, rank: int) -> Tree:

@@ -22,7 +22,7 @@ from contextlib import suppress
 
 from sdrs.cluster import Cluster
 from sdrs.fsspec.failures import os_errors
-from sdrs.fsspec.generations import Generation, Generations
+from sdrs.fsspec.generations import Generations
 from sdrs.fsspec.places import Place
 from sdrs.fsspec.trees import Edit, Tree, apply, entries_of
 from sdrs.save.order import SaveOrder
@@ -44,7 +44,7 @@ PATIENCE_SECONDS = 10.0
 LOOK_SECONDS = 0.05
 # No host name has a colon, so nobody else's owner begins like this.
 OWNER = "fsspec: "
-_LISTED = 32
+_LISTED = 8
 
 
 class StepWriter:
@@ -74,22 +74,18 @@ class StepWriter:
         with os_errors(self._place.path):
             for pause_seconds in self._pauses():
                 self._check_owner()
-                self._let_others_finish()
                 try:
-                    self._try(edits)
+                    self._try(self._order(self._let_others_finish()), edits)
                     return
                 except StaleAttemptError:
                     self._sleep(pause_seconds)
         raise OSError(errno.EBUSY, f"others wrote to the job {MAX_TRIES} times in a row: try again", self._place.path)
 
-    def _try(self, edits: Sequence[Edit]) -> None:
-        order = self._order()
+    def _try(self, order: SaveOrder, edits: Sequence[Edit]) -> None:
         begun = self._begin(order)
         try:
-            self._settle(begun.attempt)
-            newest = self._generations.newest(self._job, self._step)
-            self._check_files(newest)
-            tree = apply(newest.tree if newest else {}, edits, lambda parts: self._place.below(*parts).path)
+            newest = self._settle(begun.attempt)
+            tree = apply(self._files(newest), edits, lambda parts: self._place.below(*parts).path)
             if tree:
                 self._cluster.process().saves.save(object(), order, new_generation(tree)).wait()
                 return
@@ -98,7 +94,7 @@ class StepWriter:
             raise
         self._abort(begun, "nothing is left to save")
         if newest:
-            self._delete(newest.save)
+            self._delete(newest)
 
     def _delete(self, save: Save) -> None:
         """The step, unless somebody wrote to it in this moment."""
@@ -116,39 +112,55 @@ class StepWriter:
                     self._place.path,
                 )
 
-    def _check_files(self, newest: Generation | None) -> None:
-        if newest and newest.save.kind is not ContentKind.FILES:
+    def _files(self, newest: Save | None) -> Tree:
+        if newest is None:
+            return {}
+        if newest.kind is not ContentKind.FILES:
             raise PermissionError(
                 errno.EPERM,
-                "the step holds a state, not files: use restore, or write to another step",
+                "the step holds a state: use restore, or write to another step",
                 self._place.path,
             )
+        return self._generations.open(newest).tree
 
     # Others
 
-    def _let_others_finish(self) -> None:
+    def _let_others_finish(self) -> Save | None:
+        """The newest generation, after waiting a while for those who are about to make a newer one."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while any(True for _ in self._pending()) and time.monotonic() < deadline:
+        while True:
+            pending, newest = self._look()
+            if not pending or time.monotonic() > deadline:
+                return newest
             self._sleep(LOOK_SECONDS * random.uniform(0.5, 1.5))
 
-    def _settle(self, attempt: int) -> None:
-        """The controller ends what was pending before; what was sealed becomes a checkpoint that we must not miss."""
+    def _settle(self, attempt: int) -> Save | None:
+        """The newest generation, once no older attempt can make another: the controller has ended what was pending, and
+        what was sealed became a checkpoint that we must not miss.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while any(save.attempt < attempt and save.step == self._step for save in self._pending()):
+        while True:
+            pending, newest = self._look()
+            if not any(save.attempt < attempt and save.step == self._step for save in pending):
+                return newest
             if time.monotonic() > deadline:
                 raise OSError(errno.EBUSY, "an older write has no end: try again", self._place.path)
             self._sleep(LOOK_SECONDS)
 
-    def _pending(self) -> Iterator[Save]:
-        """Saves that are under way: all of the step, and those of later steps, newest first."""
+    def _look(self) -> tuple[list[Save], Save | None]:
+        """Saves under way, of the step and of later ones; and the newest generation of the step."""
+        pending: list[Save] = []
         request = messages.ListCheckpointsRequest(job=self._job, all_states=True, page_size=_LISTED)
         for page in self._control.pages("list_checkpoints", request):
             for save in map(save_from, page.checkpoints):
-                # Newest steps first, and of a step the newest attempts: what an older one commits below is not seen.
-                if save.step < self._step or (save.step == self._step and save.state is SaveState.COMMITTED):
-                    return
+                # Newest steps first, and of a step the newest attempts: what is pending further down is never seen.
+                if save.step < self._step:
+                    return pending, None
                 if save.state is SaveState.PENDING:
-                    yield save
+                    pending.append(save)
+                elif save.step == self._step and save.state is SaveState.COMMITTED:
+                    return pending, save
+        return pending, None
 
     def _pauses(self) -> Iterator[float]:
         """Ever longer, each cut by chance, so that two who overtake each other part."""
@@ -157,16 +169,10 @@ class StepWriter:
 
     # The save
 
-    def _order(self) -> SaveOrder:
+    def _order(self, newest: Save | None) -> SaveOrder:
         attempt = Attempt(f"fsspec:{random_id()}", 0, f"{OWNER}{socket.gethostname()} pid {os.getpid()}")
-        return SaveOrder(self._job, self._step, 0, 1, attempt, self._choose_pool(), self._level, ContentKind.FILES)
-
-    def _choose_pool(self) -> str:
-        if self._pool:
-            return self._pool
-        with suppress(FileNotFoundError):
-            return self._generations.find(self._job, self._step).pool
-        return DEFAULT_POOL
+        pool = self._pool or (newest.pool if newest else DEFAULT_POOL)
+        return SaveOrder(self._job, self._step, 0, 1, attempt, pool, self._level, ContentKind.FILES)
 
     def _begin(self, order: SaveOrder) -> messages.BeginSaveResponse:
         """Open the attempt, before anything is read; the save finds the same record."""
