@@ -153,13 +153,13 @@ class StepWriter:
         request = messages.ListCheckpointsRequest(job=self._job, all_states=True, page_size=_LISTED)
         for page in self._control.pages("list_checkpoints", request):
             for save in map(save_from, page.checkpoints):
-                # Newest steps first, and of a step the newest attempts: what is pending further down is never seen.
-                if save.step < self._step:
-                    return pending, None
-                if save.state is SaveState.PENDING:
+                # Newest steps first, and of a step the newest attempts. Nothing is pending below one that has ended:
+                # its writer has waited for that, and there may be hundreds.
+                if save.state is SaveState.PENDING and save.step >= self._step:
                     pending.append(save)
-                elif save.step == self._step and save.state is SaveState.COMMITTED:
-                    return pending, save
+                elif save.step <= self._step:
+                    is_current = save.step == self._step and save.state is SaveState.COMMITTED
+                    return pending, save if is_current else None
         return pending, None
 
     def _pauses(self) -> Iterator[float]:
