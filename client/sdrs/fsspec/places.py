@@ -1,4 +1,4 @@
-"""Paths taken apart: ``job/step/name``, and the hosts before them in a URL."""
+"""Paths taken apart: ``job/step/name``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from sdrs_core.errors import InvalidArgumentError
 from sdrs_core.ids import MAX_STEP, check_name
-
-SCHEME = "sdrs://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +25,6 @@ class Place:
 
     def below(self, *parts: str) -> Place:
         return Place(self.job, self.step, (*self.parts, *parts))
-
-
-def split_url(url: str) -> tuple[str, str]:
-    """Hosts (empty: the default cluster) and path. What is no URL is a path."""
-    if not url.startswith(SCHEME):
-        return "", url.strip("/")
-    hosts, _, path = url[len(SCHEME) :].partition("/")
-    return hosts, path.strip("/")
 
 
 def find_place(path: str) -> Place:
