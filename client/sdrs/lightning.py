@@ -97,7 +97,7 @@ class SdrsCheckpointIO(CheckpointIO):
         """``path``: as it was saved, or ``sdrs://host/job/step``; ``sdrs://host/job`` and ``last.ckpt``: the newest."""
         self._wait()
         checkpoints, step = self._find(os.fspath(path))
-        state = checkpoints.restore(step)
+        state: dict[str, Any] = checkpoints.restore(step)
         return state if map_location is None else _moved(state, map_location)
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
