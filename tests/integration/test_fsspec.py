@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,10 @@ import pytest
 from safetensors.numpy import load as load_safetensors
 
 import sdrs
-from sdrs.fsspec import SdrsFileSystem
+from sdrs.fsspec import SdrsFileSystem, writing
+from sdrs.fsspec.contents import Spool
+from sdrs.fsspec.trees import Put
+from sdrs.fsspec.writing import StepWriter
 from tests.support.cluster import LocalCluster, free_port
 
 MIB = 1 << 20
@@ -45,6 +50,7 @@ def test_saved_files_are_listed_and_read_in_ranges(fs: SdrsFileSystem, tmp_path:
     with fs.open("looked-at/5/sub/weights.bin") as file:
         file.seek(2 * MIB)
         assert file.read(10) == data[2 * MIB : 2 * MIB + 10]
+        assert pickle.loads(pickle.dumps(file)).read(3) == data[2 * MIB + 10 : 2 * MIB + 13]
     with fsspec.open(fs.unstrip_protocol("looked-at/5/note.txt"), "r") as lines:
         assert list(lines) == ["one\n", "two\n"]
     for wrong in ("looked-at/6", "looked-at/5/absent", "looked-at/05", "nobody", "looked-at/5/../5/note.txt"):
@@ -82,7 +88,7 @@ def test_a_state_is_shown_as_safetensors_and_not_written_to(fs: SdrsFileSystem) 
     assert fs.cluster.checkpoints("state").restore()["w"][4] == 4
 
 
-def test_a_write_keeps_the_other_files_and_open_files_keep_theirs(fs: SdrsFileSystem) -> None:
+def test_a_write_keeps_the_other_files_and_open_files_keep_theirs(fs: SdrsFileSystem, tmp_path: Path) -> None:
     large = np.random.default_rng(8).bytes(20 * MIB)
     fs.pipe({"kept/1/a": b"first", "kept/1/deep/er/b": large})
     with fs.open("kept/1/a") as before:
@@ -96,6 +102,8 @@ def test_a_write_keeps_the_other_files_and_open_files_keep_theirs(fs: SdrsFileSy
     assert generations(fs, "kept") == 4
     assert fs.find("kept") == ["kept/1/a", "kept/1/moved/er/b", "kept/2/a"]
     assert fs.cat("kept/1/moved/er/b") == large
+    fs.cluster.checkpoints("kept").restore_files(tmp_path, 1)
+    assert (tmp_path / "moved" / "er" / "b").read_bytes() == large
 
 
 def test_a_transaction_is_one_generation_or_none(fs: SdrsFileSystem) -> None:
@@ -198,6 +206,19 @@ def test_a_run_takes_a_job_over_from_files(fs: SdrsFileSystem) -> None:
         fs.pipe("taken/1/b", b"b")
 
 
+def test_a_forked_child_reads_and_writes_through_the_same_file_system(fs: SdrsFileSystem) -> None:
+    fs.pipe("forked/1/parent", b"p")
+    assert fs.cat("forked/1/parent") == b"p"
+    child = os.fork()
+    if child == 0:
+        try:
+            fs.pipe("forked/1/child", fs.cat("forked/1/parent"))
+        finally:
+            os._exit(sys.exc_info()[0] is not None)
+    assert os.waitpid(child, 0)[1] == 0
+    assert fs.cat("forked/1/child") == b"p"
+
+
 WRITER = """
 import sys
 from sdrs.fsspec import SdrsFileSystem
@@ -215,6 +236,28 @@ def test_two_processes_that_write_to_one_step_both_succeed(shared_cluster: Local
     failures = [writer.communicate(timeout=100)[1].decode() for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0], failures
     assert fs.find("raced/1") == [f"raced/1/{name}-{number}" for name in ("one", "two") for number in range(6)]
+
+
+@pytest.mark.parametrize("moment", ["_begin", "_settle"], ids=["before it begins", "after it looked"])
+def test_what_another_writer_commits_in_between_is_kept(
+    fs: SdrsFileSystem, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    job = f"between{moment}"
+    fs.pipe(f"{job}/1/first", b"")
+    monkeypatch.setattr(writing, "PATIENCE_SECONDS", 0.1)
+    carry_out = getattr(StepWriter, moment)
+    others = [StepWriter(*fs.connected, job, 1, pool=None, level=sdrs.Level.NONE)]
+
+    def with_another(self: StepWriter, given: object) -> object:
+        found = carry_out(self, given) if moment == "_settle" else None
+        while others:
+            others.pop().write([Put(("other",), Spool(), 0)])
+        return found if moment == "_settle" else carry_out(self, given)
+
+    monkeypatch.setattr(StepWriter, moment, with_another)
+    fs.pipe(f"{job}/1/mine", b"")
+    assert not others
+    assert fs.find(f"{job}/1") == [f"{job}/1/first", f"{job}/1/mine", f"{job}/1/other"]
 
 
 def test_a_cluster_out_of_reach_is_an_error_and_not_an_absent_file() -> None:

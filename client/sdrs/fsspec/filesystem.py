@@ -58,6 +58,7 @@ class SdrsFileSystem(ReadingFileSystem):
             if mode == "rb":
                 content, details = self.content(path)
                 options |= {"block_size": block_size, "cache_options": cache_options}
+                options.pop("size", None)  # a file that comes out of a pickle brings the size that it had
                 return ReadFile(self, path, content, details, **options)
             place, step = file_place(path)
             before = self._before(place)
