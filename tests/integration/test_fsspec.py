@@ -18,6 +18,7 @@ from sdrs.fsspec import SdrsFileSystem, writing
 from sdrs.fsspec.contents import Spool
 from sdrs.fsspec.trees import Put
 from sdrs.fsspec.writing import StepWriter
+from sdrs_core.attempts import Attempt
 from tests.support.cluster import LocalCluster, free_port
 
 MIB = 1 << 20
@@ -86,6 +87,11 @@ def test_a_state_is_shown_as_safetensors_and_not_written_to(fs: SdrsFileSystem) 
     with pytest.raises(PermissionError, match=r"belongs to a run .* another job name"):
         fs.pipe("state/3/more", b"x")
     assert fs.cluster.checkpoints("state").restore()["w"][4] == 4
+    ours = Attempt("anything", 0, f"{writing.OWNER}test")
+    fs.cluster.checkpoints("state-of-files", attempt=ours).save(3, {"w": 1}).wait()
+    with pytest.raises(PermissionError, match="holds a state: use restore"):
+        fs.pipe("state-of-files/3/more", b"x")
+    assert fs.cluster.checkpoints("state-of-files").restore() == {"w": 1}
 
 
 def test_a_write_keeps_the_other_files_and_open_files_keep_theirs(fs: SdrsFileSystem, tmp_path: Path) -> None:
