@@ -20,6 +20,7 @@ from sdrs.fsspec.trees import Put
 from sdrs.fsspec.writing import StepWriter
 from sdrs_core.attempts import Attempt
 from tests.support.cluster import LocalCluster, free_port
+from tests.support.stores import flip_bit
 
 MIB = 1 << 20
 
@@ -60,6 +61,18 @@ def test_saved_files_are_listed_and_read_in_ranges(fs: SdrsFileSystem, tmp_path:
             fs.open(f"{wrong}/x")
     with pytest.raises(IsADirectoryError):
         fs.open("looked-at/5/sub")
+
+
+def test_damaged_bytes_are_an_error_and_never_read(shared_cluster: LocalCluster, fs: SdrsFileSystem) -> None:
+    before = set(shared_cluster.fragments())
+    large = bytes(20 * MIB)  # in a blob of its own, beside the one with the names
+    fs.pipe("damaged/1/file", large)
+    fragment = max(set(shared_cluster.fragments()) - before, key=lambda path: path.stat().st_size)
+    flip_bit(fragment, 10 * MIB)
+    assert fs.size("damaged/1/file") == len(large)
+    assert fs.cat_file("damaged/1/file", 0, MIB) == bytes(MIB)
+    with pytest.raises(OSError, match="damaged"):
+        fs.cat_file("damaged/1/file", 9 * MIB, 11 * MIB)
 
 
 def test_ranks_are_joined_and_kept_apart_where_their_names_clash(fs: SdrsFileSystem, tmp_path: Path) -> None:
