@@ -18,7 +18,7 @@ numpy or ml_dtypes before the state at hand needs it.
 from sdrs.state.blobs import EncodedBlob, EncodedState
 from sdrs.state.decode import StateIndex, decode_index, rebuild
 from sdrs.state.encode import encode
-from sdrs.state.files import encode_files
+from sdrs.state.files import encode_entries, encode_files
 from sdrs.state.files_index import FileEntry, FilesIndex, decode_files_index
 from sdrs.state.files_restore import FileRestorer
 
@@ -32,6 +32,7 @@ __all__ = [
     "decode_files_index",
     "decode_index",
     "encode",
+    "encode_entries",
     "encode_files",
     "rebuild",
 ]

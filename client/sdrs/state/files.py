@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from sdrs.state.blobs import EncodedState, StoredTensor, index_tensor, make_blob
+from sdrs.state.blobs import EncodedState, Source, StoredTensor, index_tensor, make_blob
 from sdrs.state.container import FILES_TENSOR, to_json
 from sdrs.state.files_index import PERMISSION_BITS, FileEntry, escapes, index_json
 from sdrs.state.paths import TensorNames
@@ -68,25 +68,32 @@ def encode_files(path: str | os.PathLike[str]) -> EncodedState:
     top = os.fspath(path)
     if not os.path.isdir(top):
         raise InvalidArgumentError(f"{top!r} is not a folder: give the folder whose files are to be saved")
-    entries = list(_scan(Path(top)))
-    files = [position for position, entry in enumerate(entries) if entry.kind == "file"]
+    return encode_entries(
+        list(_scan(Path(top))),
+        lambda entry: FileSource(os.path.join(top, *entry.parts), entry.size_bytes, entry.mtime_ns),
+    )
+
+
+def encode_entries(entries: Sequence[FileEntry], source_of: Callable[[FileEntry], Source]) -> EncodedState:
+    """The same for files from anywhere: each folder before what is in it, ``source_of`` gives a file's bytes."""
+    placed = list(entries)
+    files = [position for position, entry in enumerate(placed) if entry.kind == "file"]
     names = TensorNames()
-    tensors = [_tensor(top, entries[position], names) for position in files]
+    tensors = [_tensor(placed[position], names, source_of) for position in files]
     packs = plan([tensor.source.size_bytes for tensor in tensors])
     for blob, pack in enumerate(packs):
         offset = 0
         for member in pack:
-            entries[files[member]] = replace(entries[files[member]], blob=blob, offset=offset)
+            placed[files[member]] = replace(placed[files[member]], blob=blob, offset=offset)
             offset += tensors[member].source.size_bytes
     others = [make_blob([tensors[member] for member in pack]) for pack in packs[1:]]
-    index = to_json(index_json(entries, [(len(blob.header), blob.size_bytes) for blob in others]))
+    index = to_json(index_json(placed, [(len(blob.header), blob.size_bytes) for blob in others]))
     first = make_blob([*(tensors[member] for member in packs[0]), index_tensor(FILES_TENSOR, index)])
     return EncodedState((first, *others))
 
 
-def _tensor(top: str, entry: FileEntry, names: TensorNames) -> StoredTensor:
-    source = FileSource(os.path.join(top, *entry.parts), entry.size_bytes, entry.mtime_ns)
-    return StoredTensor(names.unique(entry.name), "U8", (entry.size_bytes,), 1, source)
+def _tensor(entry: FileEntry, names: TensorNames, source_of: Callable[[FileEntry], Source]) -> StoredTensor:
+    return StoredTensor(names.unique(entry.name), "U8", (entry.size_bytes,), 1, source_of(entry))
 
 
 def _scan(top: Path) -> Iterator[FileEntry]:
