@@ -264,7 +264,8 @@ class _Case:
         return Copy(self.blob, index, self.source, self.sources, target, urgency)
 
     def _targets(self, barred: Set[tuple[NodeId, int]]) -> Targets:
-        replaceable = self.those(State.DETACHED, State.RETIRED)
+        # P14: where a drop was begun nothing new goes on record, also on another disk, before that is forgotten.
+        replaceable = [holder for holder in self.those(State.DETACHED, State.RETIRED) if not holder.dropping]
         taken = {(h.node_id, h.fragment_index) for h in self.blob.holders if h not in replaceable}
         settled = (*self.live, *self.away)
         return Targets(self.blob, self.form, self.stocks, self.eligible, settled, taken | barred)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -181,6 +182,12 @@ def _why_miscounted(world: World) -> str:
             return f"pool {name} has {len(saves)} checkpoints, {len(mirrored)} mirrored; counted are {counted}"
         if tally.bytes_by_pool[PoolName(name)] != sum(save.size_bytes for save in saves):
             return f"the bytes of pool {name} are not as they are counted"
+    saves = list(world.checks.saves.values())
+    mirrors_in = Counter(save.mirror_pool for save in saves if save.mirror_pool)
+    if tally.mirrors_in != mirrors_in or tally.degraded_saves != sum(save.degraded for save in saves):
+        return f"counted are {tally.degraded_saves} degraded checkpoints, and mirrors in {tally.mirrors_in}"
+    if set(tally.damaged) != {save.save_id for save in saves if save.damage}:
+        return f"counted as damaged are {sorted(tally.damaged)}"
     return ""
 
 

@@ -78,6 +78,8 @@ def applied(
     disk_of = {name: writable_disks(one)[0] for name, one in (nodes or {}).items() if writable_disks(one)}
     if isinstance(action, Copy):
         made = hold(action.target, action.fragment_index, disk=disk_of.get(action.target, DISK))
+        if replace(made, disk_id=DISK, dropping=True) in blob.holders:
+            return blob  # P14: nothing goes on record there before the drop is through
         others = tuple(h for h in blob.holders if (h.node_id, h.fragment_index) != (made.node_id, made.fragment_index))
         return replace(blob, holders=(*others, made))
     if isinstance(action, Trim | Forget):

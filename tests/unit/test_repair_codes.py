@@ -153,6 +153,20 @@ def test_what_a_retired_disk_had_is_made_again_and_forgotten_but_never_the_last(
     assert decide(copies("n5"), nodes[5], form=Form(MIRROR, 1, 2)).action is None
 
 
+def test_a_drop_that_was_begun_on_a_disk_which_is_given_up_is_forgotten_before_its_node_gets_another_p14() -> None:
+    """Until then nothing that is made there goes on record, and it would be made over and over."""
+    bereft = stock("n5", disks=frozenset({OTHER_DISK}), retired_disks=frozenset({DISK}))
+    nodes = [*(stock(name) for name in SIX[:5]), bereft]
+    dropping = hold("n5", 5, dropping=True)
+    blob = replace(coded(SIX[:5]), holders=(*coded(SIX[:5]).holders, dropping))
+    assert targets(decide(blob, *nodes, stock("x"))) == {5: "x"}
+    two = Form(MIRROR, 1, 2)
+    twice = replace(copies("n0"), holders=(hold("n0"), hold("n5", dropping=True)))
+    alone = decide(twice, nodes[0], bereft, form=two)
+    assert alone.action == Forget(twice, twice.holders[1])
+    assert targets(decide(applied(twice, alone.action), nodes[0], bereft, form=two)) == {0: "n5"}
+
+
 def test_a_node_that_was_removed_is_forgotten_once_nobody_can_need_it() -> None:
     blob = coded([*SIX[:5], "removed"])
     nodes = [stock(name) for name in (*SIX[:5], "x")]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from sdrs_core.attempts import Job
@@ -13,7 +12,7 @@ from sdrs_core.ids import JobName, SaveId
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog_reader import CatalogReader, as_set_aside
 from sdrs_storaged.control.clock import Clock
-from sdrs_storaged.control.meta.store import Compare, Delete
+from sdrs_storaged.control.meta.store import Compare, Delete, Op
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, batched, put
 from sdrs_storaged.control.tally import Tally
 from sdrs_storaged.logs import get_log
@@ -29,8 +28,6 @@ class Catalog(CatalogReader):
         self._clock = clock
         self._tally = tally
         self._unpinned = unpinned
-        # Changes that the store did not answer: the record, whose it is, and what is counted of it.
-        self._doubtful: dict[tuple[str, SaveId], Save | None] = {}
 
     async def change(self, job: JobName, step: int, edit: Callable[[Save], Save]) -> Save:
         """Change a committed record by compare-and-swap (P4)."""
@@ -40,8 +37,7 @@ class Catalog(CatalogReader):
             if edited == stored.value:
                 return edited
             try:
-                with self._counting(stored.key, stored.value, edited):
-                    await self._records.commit([stored.unchanged()], [put(stored.key, edited)])
+                await self._write(stored, edited, [stored.unchanged()], [put(stored.key, edited)])
             except ConflictError:
                 continue
             return edited
@@ -57,8 +53,7 @@ class Catalog(CatalogReader):
             if edited == stored.value:
                 return edited
             try:
-                with self._counting(key, stored.value, edited):
-                    await self._records.commit([stored.unchanged()], [put(key, edited)])
+                await self._write(stored, edited, [stored.unchanged()], [put(key, edited)])
             except ConflictError:
                 continue
             return edited
@@ -93,11 +88,12 @@ class Catalog(CatalogReader):
             unpinned = await self._unpinned(save)
             if save.state is SaveState.COMMITTED:
                 await self._set_older_aside(save)
-            with self._counting(stored.key, save, None):
-                await self._records.commit(
-                    [stored.unchanged(), unpinned, *compare],
-                    [Delete(stored.key), put(keys.trash(save.save_id), deleted)],
-                )
+            await self._write(
+                stored,
+                None,
+                [stored.unchanged(), unpinned, *compare],
+                [Delete(stored.key), put(keys.trash(save.save_id), deleted)],
+            )
         except ConflictError:
             raise UnavailableError(
                 f"{save.title} changed while it was being deleted: look at it and try again"
@@ -105,33 +101,32 @@ class Catalog(CatalogReader):
         log.info("checkpoint_deleted", job=save.job, step=save.step, attempt=save.attempt, why=why)
         return deleted
 
-    @contextmanager
-    def _counting(self, key: str, before: Save | None, after: Save | None) -> Iterator[None]:
-        """Around a change of a record: the totals follow it. If the store leaves it unanswered, they have of it what
-        they had until that is settled, or until the next change of it.
-        """
-        known = before or after
+    async def _write(
+        self, before: Stored[Save] | Stored[None], after: Save | None, compare: Sequence[Compare], then: Sequence[Op]
+    ) -> None:
+        """Change the record ``before`` into ``after``. The totals follow it, also if the store leaves it unanswered."""
+        known = before.value or after
         assert known is not None
-        doubt = (key, known.save_id)
+        self._tally.follow(known.save_id, before.value, before.revision)
         try:
-            yield
-        except UnavailableError:
-            self._doubtful.setdefault(doubt, before)
+            revision = await self._records.commit(compare, then)
+        except BaseException:
+            # After a conflict too: what it lost against may be a change of our own that was given up before.
+            self._tally.doubt(known.save_id, before.key)
             raise
-        self._count(self._doubtful.pop(doubt, before), after)
-
-    def _count(self, before: Save | None, after: Save | None) -> None:
-        if before:
-            self._tally.remove(before)
-        if after:
-            self._tally.add(after)
+        self._tally.count(known.save_id, after, revision)
 
     async def settle_doubts(self) -> None:
-        for key, save_id in list(self._doubtful):
-            found = await self._records.get(key, Save)
-            if (key, save_id) in self._doubtful:
-                after = found.value if found and found.value.save_id == save_id else None
-                self._count(self._doubtful.pop((key, save_id)), after)
+        """What the store did not tell is looked up."""
+        for save_id, key in list(self._tally.doubtful.items()):
+            # First: a doubt that comes up while this one is looked into is another one.
+            del self._tally.doubtful[save_id]
+            try:
+                found, revision = await self._records.look(key, Save)
+            except BaseException:
+                self._tally.doubt(save_id, key)
+                raise
+            self._tally.count(save_id, found.value if found and found.value.save_id == save_id else None, revision)
 
     async def _set_older_aside(self, save: Save) -> None:
         """Older attempts' generations of the step, which this one kept from sight: its end must not bring them up."""
@@ -167,10 +162,13 @@ class Catalog(CatalogReader):
             back = as_set_aside(back)
         key = keys.save(back.job, back.step, back.attempt)
         try:
-            with self._counting(key, None, back):
-                await self._records.commit(
-                    [stored.unchanged(), owner.unchanged(), Compare.absent(key)], [Delete(stored.key), put(key, back)]
-                )
+            await self._write(
+                # It is gone since it came into the trash.
+                Stored(key, None, stored.revision),
+                back,
+                [stored.unchanged(), owner.unchanged(), Compare.absent(key)],
+                [Delete(stored.key), put(key, back)],
+            )
         except ConflictError:
             raise AlreadyExistsError(f"{back.title} was saved again meanwhile, or is just being collected") from None
         log.info("checkpoint_undeleted", job=job, step=step)

@@ -86,7 +86,7 @@ class Commits:
             if stored.value.state is SaveState.PENDING:
                 await self.take_over(stored)
             else:
-                self._tally.add(stored.value)
+                self._tally.load(stored.value)
         await self.expire()
 
     def __len__(self) -> int:
@@ -99,22 +99,19 @@ class Commits:
         return (pending for pending in list(self._pending.values()) if pending.stored.value.job == job)
 
     def track(self, stored: Stored[Save]) -> Pending:
+        """The one there is, if another rank has found the save before whoever made it was answered."""
+        self._tally.count(stored.value.save_id, stored.value, stored.revision)
         pending = Pending(stored, self._clock.monotonic_seconds())
-        self._pending[stored.value.save_id] = pending
-        return pending
+        return self._pending.setdefault(stored.value.save_id, pending)
 
     def doubt(self, key: str, save: Save) -> None:
         """The store did not say whether it made ``save``: it is looked for later, and counts until then."""
-        if save.save_id in self._pending:
-            self._tally.remove(save)  # another rank has found it meanwhile, and counted it again
-        else:
+        if save.save_id not in self._pending:  # another rank may have found it meanwhile
             self._doubtful[save.save_id] = (key, save)
 
     async def take_over(self, stored: Stored[Save]) -> Pending:
         """A pending save that others made, or whose making was never answered."""
-        if self._doubtful.pop(stored.value.save_id, None):
-            self._tally.remove(stored.value)
-        self._tally.add(stored.value)
+        self._doubtful.pop(stored.value.save_id, None)
         pending = self.track(stored)
         await self._recount(pending)
         return pending
@@ -186,13 +183,13 @@ class Commits:
     async def _look_again(self, pending: Pending) -> None:
         """After a conflict: another handler may have ended the save, or we did and the answer was lost (P6)."""
         await self._members.settle_doubt()
-        found = await self._records.get(pending.stored.key, Save)
+        found, revision = await self._records.look(pending.stored.key, Save)
         if found is None or found.value.save_id != pending.stored.value.save_id:
-            self._end(pending, None)
+            self._end(pending, None, revision)
         elif found.value.state is SaveState.PENDING:
             pending.stored = found
         else:
-            self._end(pending, found.value)
+            self._end(pending, found.value, revision)
 
     async def _commit(self, pending: Pending) -> None:
         save = pending.stored.value
@@ -222,9 +219,9 @@ class Commits:
         reach("commit.before")
         # I2: publish last, on one key. Whoever sees the commit may assume every receipt in it.
         compare = [pending.stored.unchanged(), layout.unchanged(), job.unchanged()]
-        await self._records.commit(compare, [put(pending.stored.key, committed)])
+        revision = await self._records.commit(compare, [put(pending.stored.key, committed)])
         reach("commit.after")
-        self._end(pending, committed)
+        self._end(pending, committed, revision)
         log.info(
             "checkpoint_committed",
             job=save.job,
@@ -252,11 +249,11 @@ class Commits:
         aborted = replace(save, state=SaveState.ABORTED, note=reason, ended_unix_ms=self._clock.unix_ms())
         writes: list[Op] = [Delete(pending.stored.key), put(keys.trash(save.save_id), aborted)]
         try:
-            await self._records.commit([pending.stored.unchanged()], writes)
+            revision = await self._records.commit([pending.stored.unchanged()], writes)
         except ConflictError:
             await self._look_again(pending)  # it was committed in between: better
             return
-        self._end(pending, None)
+        self._end(pending, None, revision)
         log.warning("save_aborted", job=save.job, step=save.step, attempt=save.attempt, why=reason)
 
     async def supersede(self, pending: Pending, by: int) -> None:
@@ -304,14 +301,14 @@ class Commits:
             await self.end_aborted(pending, f"{why_not} ({len(pending.ranks)} of {pending.stored.value.world_size})")
 
     async def _settle_doubt(self, key: str, save: Save) -> None:
-        found = await self._records.get(key, Save)
+        found, revision = await self._records.look(key, Save)
         if save.save_id not in self._doubtful:
             return
         if found and found.value.save_id == save.save_id and found.value.state is SaveState.PENDING:
             await self.take_over(found)
         else:
             del self._doubtful[save.save_id]
-            self._tally.remove(save)
+            self._tally.count(save.save_id, None, revision)
 
     # Wait
 
@@ -360,14 +357,10 @@ class Commits:
             return trashed.value
         raise NotFoundError(f'save {save_id} of job "{job}" step {step} does not exist (any more)')
 
-    def _end(self, pending: Pending, after: Save | None) -> None:
-        """Once, whoever finds out first: ``after`` is the checkpoint that it became, if it became one."""
-        if pending.ended.is_set():
-            return
-        if after:
-            self._tally.change(pending.stored.value, after)
-        else:
-            self._tally.remove(pending.stored.value)
-        self._pending.pop(pending.stored.value.save_id, None)
-        pending.ended.set()
-        self._tell_progress()
+    def _end(self, pending: Pending, after: Save | None, revision: int) -> None:
+        """Whoever finds out first: ``after`` is the checkpoint that it became, if it became one."""
+        self._tally.count(pending.stored.value.save_id, after, revision)
+        if not pending.ended.is_set():
+            self._pending.pop(pending.stored.value.save_id, None)
+            pending.ended.set()
+            self._tell_progress()

@@ -110,6 +110,14 @@ class Records:
         self.revision = max(self.revision, entry.mod_revision)
         return stored_from(entry, kind)
 
+    async def look(self, key: str, kind: type[T]) -> tuple[Stored[T] | None, int]:
+        """As ``get``, and the revision of the moment that it shows: a record that is not there has none of its own."""
+        known = self.revision
+        page = await self.store.range(key, limit=1)
+        self._went_back(page.revision, known)
+        entry = next((entry for entry in page.entries if entry.key == key), None)
+        return (stored_from(entry, kind) if entry else None), page.revision
+
     async def page(
         self, prefix: str, kind: type[T], *, after: str = "", limit: int = PAGE_ENTRIES
     ) -> tuple[list[Stored[T]], bool]:

@@ -151,14 +151,14 @@ class Saves:
             layout=self._members.layout(request.pool).value.number,
         )
         # Counted first: whoever deletes the pool either sees this save, or is seen by the look at the layout above.
-        self._tally.add(save)
+        self._tally.expect(save)
         try:
             revision = await self._records.commit([Compare.absent(key), job.unchanged()], [put(key, save)])
         except UnavailableError:
             self._commits.doubt(key, save)
             raise
         except SdrsError:
-            self._tally.remove(save)
+            self._tally.count(save.save_id, None, 0)
             raise
         reach("save.begun")
         stored = Stored(key, save, revision)
