@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sdrs.attempt import resolve_attempt
+from sdrs.restore.into import read_into
 from sdrs.restore.readings import export_state, read_files, read_state
 from sdrs.restore.restorer import Restorer
 from sdrs.rpc.control import Control
@@ -95,17 +97,23 @@ class Checkpoints:
         *,
         rank: int = 0,
         world_size: int = 1,
+        into: Any = None,
         resume: bool | None = None,
         progress: Report | None = None,
     ) -> Any:
         """The state of ``step``, else of the newest generation that can be restored; every byte is verified (I5).
+
+        ``into`` is a state whose arrays (torch or numpy) are filled in place, without a second copy of them in memory;
+        the result has them, and the plain values of the checkpoint. An array of another shape or dtype, or that the
+        checkpoint lacks, is an error that names its path, before anything is written. What ``into`` lacks is made.
 
         With ``world_size`` above 1 all ranks must call this, and all get the same generation (P16). ``resume`` (the
         default under SDRS_ATTEMPT) says that the job goes on from there: later generations are set aside.
         ``progress(read, total)`` is told the bytes.
         """
         restorer = self._restorer(rank, world_size, ContentKind.STATE, progress)
-        return restorer.restore(read_state, step, resume=_resumes(resume)).value
+        read = read_state if into is None else partial(read_into, into=into)
+        return restorer.restore(read, step, resume=_resumes(resume)).value
 
     def restore_files(
         self,

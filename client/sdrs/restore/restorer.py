@@ -12,7 +12,7 @@ from sdrs.attempt import resolve_attempt
 from sdrs.errors import RestoreWarning
 from sdrs.process import Process
 from sdrs.restore.readings import Read, Reading
-from sdrs.restore.shard_reader import ShardReader
+from sdrs.restore.shard_reader import ShardReader, open_shard
 from sdrs.restore.targets import ByteCount
 from sdrs.staleness import warn_if_stale
 from sdrs.views import Report
@@ -218,19 +218,10 @@ class Restorer:
                 f"{save.title} holds {save.kind}: use {_METHODS[save.kind]}, or name a step that holds {self._kind}"
             )
         ranks = range(save.world_size) if self._rank is None else [self._rank]
-        responses = [self._find_shard(save, rank) for rank in ranks]
-        count = ByteCount(self._progress, sum(response.shards[0].size_bytes for response in responses))
-        return [ShardReader(self._process, save, response, count) for response in responses]
-
-    def _find_shard(self, save: Save, rank: int) -> messages.ListShardsResponse:
-        if rank >= save.world_size:
-            raise InvalidArgumentError(
-                f"{save.title} has no rank {rank}: it was saved with world_size {save.world_size}, by ranks 0 to "
-                f"{save.world_size - 1}"
-            )
-        request = messages.ListShardsRequest(save_id=save.save_id, rank=rank, pool=save.pool)
-        response: messages.ListShardsResponse = self._control.call("list_shards", request)
-        return response
+        count = ByteCount(self._progress)
+        readers = [open_shard(self._process, save, rank, count) for rank in ranks]
+        count.total_bytes = sum(reader.shard.size_bytes for reader in readers)
+        return readers
 
     def _reasons(self) -> str:
         left = len(self._passed_over) - _MAX_NAMED_GENERATIONS
