@@ -28,6 +28,7 @@ from sdrs_proto.v1 import control_pb2 as messages
 
 if TYPE_CHECKING:
     from sdrs.cluster import Cluster
+    from sdrs.state import EncodedState
 
 _CHECKPOINTS_PEEKED = 8
 # Each may name thousands of blobs, and a page is one message.
@@ -90,6 +91,12 @@ class Checkpoints:
 
         order = self._order(step, rank, world_size, attempt, ContentKind.FILES)
         return self._cluster.process().saves.save(self, order, encode_files(path), progress)
+
+    def send_shard(self, step: int, shard: EncodedState, *, rank: int, world_size: int) -> None:
+        """For adapters that make their own shards: returns once this one is durable, without a copy of it and without
+        waiting for the others. Whoever saves the last one waits for the commit.
+        """
+        self._cluster.process().saves.send(self._order(step, rank, world_size, None, ContentKind.STATE), shard)
 
     def restore(
         self,

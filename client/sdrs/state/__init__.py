@@ -19,7 +19,7 @@ numpy or ml_dtypes before the state at hand needs it.
 from sdrs.state.blobs import EncodedBlob, EncodedState
 from sdrs.state.container import header_end, parse_header
 from sdrs.state.decode import StateIndex, decode_index, rebuild
-from sdrs.state.encode import encode
+from sdrs.state.encode import encode, encode_flat
 from sdrs.state.files import encode_files
 from sdrs.state.files_index import FileEntry, FilesIndex, decode_files_index
 from sdrs.state.files_restore import FileRestorer
@@ -38,6 +38,7 @@ __all__ = [
     "decode_index",
     "encode",
     "encode_files",
+    "encode_flat",
     "header_end",
     "overlay",
     "parse_header",
