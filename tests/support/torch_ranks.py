@@ -27,7 +27,12 @@ def _context() -> ForkServerContext:
 
 
 def run_ranks(
-    count: int, work: Callable[..., Any], folder: Path, *arguments: Any, may_die: tuple[int, ...] = (), **environment: str
+    count: int,
+    work: Callable[..., Any],
+    folder: Path,
+    *arguments: Any,
+    may_die: tuple[int, ...] = (),
+    **environment: str,
 ) -> list[Any]:
     """What ``work(rank, *arguments)`` returned on each rank, or the text of what it raised."""
     context = _context()
@@ -61,7 +66,13 @@ def run_ranks(
 
 
 def _run(
-    rank: int, count: int, meeting: Path, environment: dict[str, str], results: Any, work: Callable[..., Any], arguments: Any
+    rank: int,
+    count: int,
+    meeting: Path,
+    environment: dict[str, str],
+    results: Any,
+    work: Callable[..., Any],
+    arguments: Any,
 ) -> None:
     import torch
     from torch import distributed

@@ -39,6 +39,7 @@ ENTRY_POINTS = {
     "sdrs",
     "sdrs.aio",
     "sdrs.cli.main",
+    "sdrs.torch",
     "sdrs_storaged.__main__",
     "sdrs_storaged.app",
     "sdrs_storaged.control.meta.memory",  # the MetaStore's twin: tests run the control plane on it
@@ -49,7 +50,7 @@ ENTRY_POINTS = {
 BASE_INSTALL = {"google", "grpc", "numpy", "safetensors", "xxhash"}
 LIGHT_PACKAGES = {"sdrs", "sdrs_core", "sdrs_proto"}
 # Parts of the SDK that are asked for by name, with an extra of their own. `import sdrs` must not load them.
-EXTRAS_OF_PARTS = {"sdrs.cli": {"click", "rich"}}
+EXTRAS_OF_PARTS = {"sdrs.cli": {"click", "rich"}, "sdrs.torch": {"torch"}}
 
 
 @dataclass

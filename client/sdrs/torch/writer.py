@@ -29,9 +29,10 @@ from sdrs.torch.metadata import DCP_VERSION, to_state
 from sdrs.torch.shard import plan_shard
 from sdrs.torch.staging import State, Ticket, staging
 from sdrs_core.attempts import Attempt, attempt_from_environment
+from sdrs_core.cluster import DEFAULT_POOL
 from sdrs_core.errors import InvalidArgumentError, UnsupportedError
 from sdrs_core.ids import random_id
-from sdrs_core.levels import Level
+from sdrs_core.levels import Level, parse_level
 
 _runs: dict[int, str] = {}
 
@@ -116,6 +117,7 @@ class StorageWriter(storage.StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        self._check_level()
         run, owner = _own_run(), f"{socket.gethostname()} pid {os.getpid()}"
         self._agreed = Agreement(0, len(plans), run, owner)
         return [replace(plan, storage_data=replace(self._agreed, rank=rank)) for rank, plan in enumerate(plans)]
@@ -162,6 +164,18 @@ class StorageWriter(storage.StorageWriter):
         pass
 
     # What is saved where
+
+    def _check_level(self) -> None:
+        """Before anything is written: a level that is never reached is nothing to wait for."""
+        if self._wait is None:
+            return
+        wanted, pool = parse_level(self._wait), self._pool or DEFAULT_POOL
+        promised = cluster_at(parse_checkpoint_url(self._url)[0]).pool(pool).pool.level
+        if wanted > promised:
+            raise UnsupportedError(
+                f'pool "{pool}" promises {promised}, so {wanted} is never reached: wait for {promised}, or save to a '
+                "pool of that level"
+            )
 
     @property
     def _step(self) -> int:
