@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdrs.attempt import resolve_attempt
 from sdrs.restore.into import read_into
+from sdrs.restore.parts import OpenShard
 from sdrs.restore.readings import export_state, read_files, read_state
 from sdrs.restore.restorer import Restorer
 from sdrs.rpc.control import Control
@@ -19,7 +20,7 @@ from sdrs.views import Report, Verification, problem_from
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import ContentKind, Shard
 from sdrs_core.checkpoints import Save as Checkpoint
-from sdrs_core.errors import UnavailableError
+from sdrs_core.errors import NotFoundError, UnavailableError
 from sdrs_core.ids import JobName, PoolName, check_rank, check_step, random_id
 from sdrs_core.levels import Level
 from sdrs_proto.convert import save_from, shard_from
@@ -145,6 +146,15 @@ class Checkpoints:
         """Write the state of all ranks into the folder ``dest``, as safetensors files that other tools read."""
         restorer = self._restorer(None, 1, ContentKind.STATE, progress)
         return restorer.restore(lambda readers: export_state(readers, dest), step, resume=False).checkpoint
+
+    def open(self, step: int | None = None, *, rank: int = 0) -> OpenShard:
+        """Parts of what ``rank`` saved at ``step`` (the newest, if none is given): single arrays, files and ranges of
+        bytes, without reading the rest. ``rank`` is any of those that saved, whatever the number of ranks now.
+        """
+        checkpoint = self.get(step) if step is not None else self.latest()
+        if checkpoint is None:
+            raise NotFoundError(f'job "{self.job}" has no checkpoint yet', job=self.job)
+        return OpenShard(self._cluster.process(), checkpoint, rank)
 
     def list(self, all_states: bool = False) -> CheckpointList:
         """The checkpoints, newest first; with ``all_states`` also those set aside and those in the trash."""

@@ -45,7 +45,6 @@ class ShardReader:
         self._sources = Sources(process, save, record)
         self.shard = self._sources.record.shard
         self._count = count
-        self._stop = threading.Event()
         self._local = threading.local()
 
     def read(self, blobs: Sequence[Blob], target: Target) -> None:
@@ -69,17 +68,18 @@ class ShardReader:
         self._read(parts, target)
 
     def _read(self, parts: Sequence[Range], target: Target) -> None:
+        stop = threading.Event()
         with ThreadPoolExecutor(min(READER_COUNT, len(parts) or 1), "sdrs-read") as pool:
-            futures = [pool.submit(self._read_part, part, target) for part in parts]
+            futures = [pool.submit(self._read_part, part, target, stop) for part in parts]
             try:
                 for future in as_completed(futures):
                     future.result()
             except BaseException:
-                self._stop.set()
+                stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _read_part(self, part: Range, target: Target) -> None:
+    def _read_part(self, part: Range, target: Target, stop: threading.Event) -> None:
         if not hasattr(self._local, "scratch"):
             self._local.scratch = Scratch()
-        RangeReading(self._sources, part, target, self._count, self._stop, self._local.scratch).read()
+        RangeReading(self._sources, part, target, self._count, stop, self._local.scratch).read()

@@ -93,6 +93,11 @@ def rebuild_tree(index: StateIndex, arrays: Sequence[Any]) -> Any:
     return stack[0].value
 
 
+def array_of(record: ArrayRecord, data: memoryview) -> Any:
+    """One array, of its own bytes alone."""
+    return _restore(record, {record.tensor: Span(0, len(data))}, data)
+
+
 def _restore(record: ArrayRecord, spans: dict[str, Span], buffer: Buffer) -> Any:
     try:
         return _view(record, memoryview(buffer), spans[record.tensor])
@@ -113,6 +118,17 @@ def _view(record: ArrayRecord, blob: memoryview, span: Span) -> Any:
     if len(data) < MIN_VIEW_BYTES or data.readonly or _address(data) % alignment(item_bytes):
         data = memoryview(bytearray(data))
     return library.restore(record.type, data)
+
+
+def array_bytes(record: ArrayRecord) -> int:
+    """How large it is by its description; CorruptDataError if that makes no sense."""
+    try:
+        library = numpy_arrays if record.type.kind == "numpy" else torch_arrays
+        item_bytes = 1 if record.type.kind == "bytes" else library.item_bytes(record.type)
+        return int(item_bytes * math.prod(record.type.shape))
+    except MALFORMED as error:
+        what = f"array {record.tensor[:80]!r} of blob {record.blob} is malformed in the index ({error})"
+        raise CorruptDataError(f"{what}: restore another step") from error
 
 
 def _address(data: memoryview) -> int:

@@ -6,7 +6,6 @@ checkpoint's; an array for which the checkpoint has nothing is refused, because 
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 from sdrs.memory import allocate
 from sdrs.state import numpy_arrays, torch_arrays
 from sdrs.state.arrays import ArrayRecord
-from sdrs.state.decode import MALFORMED, MIN_VIEW_BYTES, StateIndex, rebuild_tree
+from sdrs.state.decode import MIN_VIEW_BYTES, StateIndex, array_bytes, rebuild_tree
 from sdrs.state.paths import Path, refuse_target
 from sdrs.state.sinks import FlatSink, Sink
 from sdrs_core.errors import CorruptDataError, InvalidArgumentError
@@ -179,12 +178,10 @@ def _address(array: Any) -> int:
 
 
 def _size_bytes(record: ArrayRecord, blob_bytes: Sequence[int]) -> int:
-    try:
-        item_bytes = 1 if record.type.kind == "bytes" else _library(record.type.kind).item_bytes(record.type)
-        size_bytes = int(item_bytes * math.prod(record.type.shape))
-        if size_bytes > blob_bytes[record.blob]:
-            raise ValueError(f"{size_bytes} bytes in a blob of {blob_bytes[record.blob]}")
-    except MALFORMED as error:
-        what = f"array {record.tensor[:80]!r} of blob {record.blob} is malformed in the index ({error})"
-        raise CorruptDataError(f"{what}: restore another step") from error
+    size_bytes = array_bytes(record)
+    if size_bytes > blob_bytes[record.blob]:
+        raise CorruptDataError(
+            f"array {record.tensor[:80]!r} does not fit into its blob of {blob_bytes[record.blob]} bytes: restore "
+            "another step"
+        )
     return size_bytes
