@@ -58,7 +58,7 @@ def test_ranks_save_and_others_load(torch_cluster: LocalCluster, tmp_path: Path)
     for facts in told:
         assert facts.pop("saved") == second
         assert facts.pop("four to two") == (first, 3)
-        assert facts == {"ddp": True, "S(0)": True, "S(1)": True}
+        assert facts == {"ddp": True, "S(0)": True, "S(1)": True, "failed": True, "again": True}
     told = run_ranks(3, torch_models.three_ranks, tmp_path, torch_cluster.url, SDRS_ATTEMPT="run:9")
     assert told == [{"two to three": (second, 3)}] * 3
 

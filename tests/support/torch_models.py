@@ -165,7 +165,27 @@ def two_ranks(rank: int, base: str) -> dict[str, Any]:
         target = {"wide": distribute_tensor(torch.zeros(ROWS, COLUMNS), mesh, [placement])}
         dcp.load(target, storage_reader=StorageReader(f"{base}/wide/1"))
         told[str(placement)] = torch.equal(target["wide"].full_tensor(), wide_tensor())
+
+    # One rank's failure is every rank's; the same step can be saved again, and what is in is not sent twice.
+    own = {f"w-{rank}": torch.full((1000,), float(rank))}
+    writer = StorageWriter(f"{base}/again/1")
+    try:
+        dcp.save(own, storage_writer=writer, planner=Failing() if rank == 1 else None)
+        told["failed"] = False
+    except dcp.CheckpointException as error:
+        told["failed"] = "the disk of this planner is full" in str(error)
+    dcp.save(own, storage_writer=writer)
+    loaded = {"w-0": torch.ones(1000), "w-1": torch.zeros(1000)}
+    dcp.load(loaded, storage_reader=StorageReader(f"{base}/again/1"))
+    told["again"] = not loaded["w-0"].any() and bool(loaded["w-1"].all())
     return told
+
+
+class Failing(DefaultSavePlanner):
+    """Fails once, when its rank has found out what to write."""
+
+    def resolve_data(self, write_item: WriteItem) -> Any:
+        raise RuntimeError("the disk of this planner is full")
 
 
 class Deadly(DefaultSavePlanner):

@@ -80,8 +80,8 @@ class BytesRead:
     def __init__(self, where: Place, load: Callable[[io.BytesIO], None], lock: threading.Lock) -> None:
         self.where = where
         self._load = load
-        self._bytes = bytearray(where.end - where.start)
-        self._left = len(self._bytes)
+        self._bytes = bytearray()
+        self._left = where.end - where.start
         self._lock = lock
 
     def ranges(self) -> Iterable[tuple[int, int]]:
@@ -93,6 +93,8 @@ class BytesRead:
 
     def write(self, offset: int, data: memoryview) -> None:
         with self._lock:
+            if not self._bytes:  # by now the place is known to be inside of its blob
+                self._bytes = bytearray(self.where.end - self.where.start)
             self._bytes[offset : offset + len(data)] = data
             self._left -= len(data)
             if not self._left:

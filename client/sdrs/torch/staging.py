@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.distributed._state_dict_utils import _copy_state_dict, _create_cpu_state_dict
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.tensor import DTensor
 
 State = dict[str, Any]
 
@@ -66,7 +65,7 @@ def _shape_of(state: State) -> list[Any]:
 
 
 def _shape_of_value(value: Any) -> Any:
-    if isinstance(value, DTensor):
+    if hasattr(value, "to_local"):  # a DTensor, whose module has moved with torch's versions
         return (value.shape, value.dtype, value.placements, value.device_mesh, value.to_local().shape)
     if isinstance(value, torch.Tensor):
         return (type(value), value.shape, value.dtype)
