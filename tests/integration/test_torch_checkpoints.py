@@ -85,6 +85,8 @@ def test_a_rank_killed_in_mid_save_leaves_nothing_visible(torch_cluster: LocalCl
         checkpoints = cluster.checkpoints("killed")
         assert checkpoints.list() == []
         assert checkpoints.latest() is None
+        # In mid-save: one rank's shard was in, and nobody will ever complete it.
+        assert [(str(c.state), c.world_size) for c in checkpoints.list(all_states=True)] == [("pending", 3)]
         with pytest.raises(CheckpointException, match="killed"):
             dcp.load({"w-0": torch.zeros(1)}, storage_reader=StorageReader(f"{torch_cluster.url}/killed/1"))
         # The next start of the job saves the step, whole.

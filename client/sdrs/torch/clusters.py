@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-
 from sdrs.address import cluster_url
 from sdrs.cluster import Cluster, connect
 
-_lock = threading.Lock()
 _clusters: dict[str, Cluster] = {}
 
 
 def cluster_at(url: str | None) -> Cluster:
     """It stays for the next one; a forked child makes its own connections (``Cluster.process``)."""
     url = cluster_url(url)
-    with _lock:
-        if url not in _clusters:
-            _clusters[url] = connect(url)
-        return _clusters[url]
+    if url not in _clusters:
+        # No lock, which could be held while the process forks. Of two that race here the first one stays.
+        _clusters.setdefault(url, connect(url))
+    return _clusters[url]

@@ -6,7 +6,7 @@ like any other (dicts, tuples, sizes and dtypes; see ``sdrs.state``), and each p
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -44,6 +44,9 @@ class Place:
     dtype: torch.dtype | None = None
     shape: tuple[int, ...] = ()
 
+    def to_tuple(self) -> tuple[Any, ...]:
+        return (self.rank, self.blob, self.start, self.end, self.dtype, self.shape)
+
 
 def to_state(metadata: Metadata) -> dict[str, Any]:
     """``metadata.storage_data`` has a Place for each MetadataIndex."""
@@ -53,7 +56,7 @@ def to_state(metadata: Metadata) -> dict[str, Any]:
         "dcp_version": metadata.version,
         "items": {fqn: _item_to(item) for fqn, item in metadata.state_dict_metadata.items()},
         "places": [
-            (index.fqn, _sizes_to(index.offset), index.index, *astuple(place))
+            (index.fqn, _sizes_to(index.offset), index.index, *place.to_tuple())
             for index, place in metadata.storage_data.items()
         ],
         "planner": metadata.planner_data,

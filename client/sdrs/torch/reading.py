@@ -56,6 +56,8 @@ class TensorRead:
     def write(self, offset: int, data: memoryview) -> None:
         """``data``: the stored tensor's bytes from ``offset`` on. From several threads, for different bytes."""
         with self._lock:
+            if not self._left:
+                return  # between its parts, and it has them all
             target = self._target = self._resolve() if self._target is None else self._target
         count = place(target, self._box, offset // self._dtype.itemsize, elements(data, self._dtype), assign)
         with self._lock:
