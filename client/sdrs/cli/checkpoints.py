@@ -88,7 +88,7 @@ def show(settings: Settings, job: str, step_given: int | None, step_named: int |
         "save id": save.save_id,
     }
     if save.failed_restores:
-        facts["failed restores"] = f"{len(save.failed_restores)}, the last one: {save.restore_failure}"
+        facts["failures"] = f"{len(save.failed_restores)} of its restores, the last: {save.restore_failure}"
     emit_facts(settings, facts | ({"note": save.note} if save.note else {}))
     emit_note(settings, "")
     emit_listing(settings, _shard_listing(shards))
