@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sdrs.checkpoints import Checkpoints as Checkpoints
     from sdrs.cluster import Cluster as Cluster
     from sdrs.cluster import connect as connect
+    from sdrs.restore.parts import OpenShard as OpenShard
+    from sdrs.restore.parts import Part as Part
     from sdrs.saving import Progress as Progress
     from sdrs.saving import Saving as Saving
     from sdrs.upkeep import NodeDisk as NodeDisk
@@ -53,6 +55,8 @@ _HOMES = {
     "Level": ("sdrs_core.levels", "Level"),
     "NodeDisk": ("sdrs.upkeep", "NodeDisk"),
     "NodeStatus": ("sdrs.upkeep", "NodeStatus"),
+    "OpenShard": ("sdrs.restore.parts", "OpenShard"),
+    "Part": ("sdrs.restore.parts", "Part"),
     "PoolInfo": ("sdrs.views", "PoolInfo"),
     "Progress": ("sdrs.saving", "Progress"),
     "RepairStatus": ("sdrs.upkeep", "RepairStatus"),
@@ -74,6 +78,8 @@ __all__ = [
     "Level",
     "NodeDisk",
     "NodeStatus",
+    "OpenShard",
+    "Part",
     "PoolInfo",
     "Progress",
     "RepairStatus",

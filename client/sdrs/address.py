@@ -1,4 +1,4 @@
-"""Where a cluster is: ``sdrs://host:port[,host:port]``."""
+"""Where a cluster is: ``sdrs://host:port[,host:port]``, and a checkpoint in it: ``.../job/step``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import socket
 
 from sdrs_core.errors import InvalidArgumentError
+from sdrs_core.ids import check_name, check_step
 
 DEFAULT_URL = "sdrs://127.0.0.1:7070"
 DEFAULT_PORT = 7070
@@ -33,6 +34,22 @@ def parse_url(url: str) -> tuple[str, ...]:
     return tuple(_parse_address(url, part) for part in rest.split(","))
 
 
+def parse_checkpoint_url(url: str) -> tuple[str | None, str, int]:
+    """``sdrs://host:port/job/step`` as (cluster, job, step); that of ``sdrs:///job/step`` is None: SDRS_URL's."""
+    if not isinstance(url, str) or not url.startswith(_SCHEME):
+        raise _malformed_checkpoint(url, f"it does not start with {_SCHEME}")
+    where, *names = url[len(_SCHEME) :].split("/")
+    if len(names) != 2:
+        raise _malformed_checkpoint(url, "a job and a step are expected after the cluster")
+    job, step = names
+    if not (step.isascii() and step.isdigit()):
+        raise _malformed_checkpoint(url, f"the step {step!r} is not a whole number")
+    cluster = f"{_SCHEME}{where}" if where else None
+    if cluster is not None:
+        parse_url(cluster)
+    return cluster, check_name(job, "job"), check_step(int(step))
+
+
 def split_address(address: str) -> tuple[str, int]:
     """``host:port`` for a socket; brackets of an IPv6 address are taken off."""
     host, _, port = address.rpartition(":")
@@ -53,6 +70,12 @@ def _malformed(url: object, what: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{url!r} is not the address of a cluster: {what}. Use sdrs://host:port, or sdrs://host1:port,host2:port "
         "with several controllers"
+    )
+
+
+def _malformed_checkpoint(url: object, what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{url!r} does not name a checkpoint: {what}. Use sdrs://host:port/job/step, or sdrs:///job/step with SDRS_URL"
     )
 
 

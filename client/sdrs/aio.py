@@ -25,6 +25,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from sdrs import checkpoints as sync_checkpoints
 from sdrs import cluster as sync_cluster
 from sdrs import saving as sync_saving
+from sdrs.restore import parts as sync_parts
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import Save as Checkpoint
 from sdrs_core.levels import Level
@@ -107,6 +108,24 @@ class Saving(_Twin[sync_saving.Saving]):
         return self._sync.exception()
 
 
+class OpenShard(_Twin[sync_parts.OpenShard]):
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self._sync.checkpoint
+
+    @property
+    def rank(self) -> int:
+        return self._sync.rank
+
+    @property
+    def read_bytes(self) -> int:
+        return self._sync.read_bytes
+
+    parts = _awaitable(sync_parts.OpenShard.parts)
+    read = _awaitable(sync_parts.OpenShard.read)
+    array = _awaitable(sync_parts.OpenShard.array)
+
+
 class Checkpoints(_Twin[sync_checkpoints.Checkpoints]):
     @property
     def job(self) -> str:
@@ -116,6 +135,11 @@ class Checkpoints(_Twin[sync_checkpoints.Checkpoints]):
     save_files = _starts_saving(sync_checkpoints.Checkpoints.save_files)
     restore = _awaitable(sync_checkpoints.Checkpoints.restore)
     restore_files = _awaitable(sync_checkpoints.Checkpoints.restore_files)
+
+    async def open(self, step: int | None = None, *, rank: int = 0) -> OpenShard:
+        """As the sync one."""
+        return OpenShard(await _run(self._pool, partial(self._sync.open, step, rank=rank)), self._pool)
+
     export_state = _awaitable(sync_checkpoints.Checkpoints.export_state)
     list = _awaitable(sync_checkpoints.Checkpoints.list)
     latest = _awaitable(sync_checkpoints.Checkpoints.latest)

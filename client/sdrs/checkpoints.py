@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sdrs.attempt import resolve_attempt
+from sdrs.restore.into import read_into
+from sdrs.restore.parts import OpenShard
 from sdrs.restore.readings import export_state, read_files, read_state
 from sdrs.restore.restorer import Restorer
 from sdrs.rpc.control import Control
@@ -17,7 +20,7 @@ from sdrs.views import Report, Verification, problem_from
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import ContentKind, Shard
 from sdrs_core.checkpoints import Save as Checkpoint
-from sdrs_core.errors import UnavailableError
+from sdrs_core.errors import NotFoundError, UnavailableError
 from sdrs_core.ids import JobName, PoolName, check_rank, check_step, random_id
 from sdrs_core.levels import Level
 from sdrs_proto.convert import save_from, shard_from
@@ -26,6 +29,7 @@ from sdrs_proto.v1 import control_pb2 as messages
 
 if TYPE_CHECKING:
     from sdrs.cluster import Cluster
+    from sdrs.state import EncodedState
 
 _CHECKPOINTS_PEEKED = 8
 # Each may name thousands of blobs, and a page is one message.
@@ -89,23 +93,35 @@ class Checkpoints:
         order = self._order(step, rank, world_size, attempt, ContentKind.FILES)
         return self._cluster.process().saves.save(self, order, encode_files(path), progress)
 
+    def send_shard(self, step: int, shard: EncodedState, *, rank: int, world_size: int) -> None:
+        """For adapters that make their own shards: returns once this one is durable, without a copy of it and without
+        waiting for the others. Whoever saves the last one waits for the commit.
+        """
+        self._cluster.process().saves.send(self._order(step, rank, world_size, None, ContentKind.STATE), shard)
+
     def restore(
         self,
         step: int | None = None,
         *,
         rank: int = 0,
         world_size: int = 1,
+        into: Any = None,
         resume: bool | None = None,
         progress: Report | None = None,
     ) -> Any:
         """The state of ``step``, else of the newest generation that can be restored; every byte is verified (I5).
+
+        ``into`` is a state whose arrays (torch or numpy) are filled in place, without a second copy of them in memory;
+        the result has them, and the plain values of the checkpoint. An array of another shape or dtype, or that the
+        checkpoint lacks, is an error that names its path, before anything is written. What ``into`` lacks is made.
 
         With ``world_size`` above 1 all ranks must call this, and all get the same generation (P16). ``resume`` (the
         default under SDRS_ATTEMPT) says that the job goes on from there: later generations are set aside.
         ``progress(read, total)`` is told the bytes.
         """
         restorer = self._restorer(rank, world_size, ContentKind.STATE, progress)
-        return restorer.restore(read_state, step, resume=_resumes(resume)).value
+        read = read_state if into is None else partial(read_into, into=into)
+        return restorer.restore(read, step, resume=_resumes(resume)).value
 
     def restore_files(
         self,
@@ -130,6 +146,15 @@ class Checkpoints:
         """Write the state of all ranks into the folder ``dest``, as safetensors files that other tools read."""
         restorer = self._restorer(None, 1, ContentKind.STATE, progress)
         return restorer.restore(lambda readers: export_state(readers, dest), step, resume=False).checkpoint
+
+    def open(self, step: int | None = None, *, rank: int = 0) -> OpenShard:
+        """Parts of what ``rank`` saved at ``step`` (the newest, if none is given): single arrays, files and ranges of
+        bytes, without reading the rest. ``rank`` is any of those that saved, whatever the number of ranks now.
+        """
+        checkpoint = self.get(step) if step is not None else self.latest()
+        if checkpoint is None:
+            raise NotFoundError(f'job "{self.job}" has no checkpoint yet', job=self.job)
+        return OpenShard(self._cluster.process(), checkpoint, rank)
 
     def list(self, all_states: bool = False) -> CheckpointList:
         """The checkpoints, newest first; with ``all_states`` also those set aside and those in the trash."""

@@ -103,6 +103,9 @@ class Save:
     degraded: bool = False
     # The pool that has a whole mirror of it; empty: none has.
     mirror_pool: str = ""
+    # Which restores failed on its bytes, up to the number that marks it as damaged; and why the last one did.
+    failed_restores: tuple[str, ...] = ()
+    restore_failure: str = ""
 
     @property
     def title(self) -> str:

@@ -340,6 +340,8 @@ def save_to(save: Save) -> checkpoint_pb2.Checkpoint:
         ended_unix_ms=save.ended_unix_ms,
         degraded=save.degraded,
         mirror_pool=save.mirror_pool,
+        failed_restores=save.failed_restores,
+        restore_failure=save.restore_failure,
     )
 
 
@@ -364,6 +366,8 @@ def save_from(message: checkpoint_pb2.Checkpoint) -> Save:
         ended_unix_ms=message.ended_unix_ms,
         degraded=message.degraded,
         mirror_pool=message.mirror_pool,
+        failed_restores=tuple(message.failed_restores),
+        restore_failure=message.restore_failure,
     )
 
 

@@ -42,6 +42,7 @@ ENTRY_POINTS = {
     "sdrs.fsspec",
     "sdrs.huggingface",
     "sdrs.lightning",
+    "sdrs.torch",
     "sdrs_storaged.__main__",
     "sdrs_storaged.app",
     "sdrs_storaged.control.meta.memory",  # the MetaStore's twin: tests run the control plane on it
@@ -57,6 +58,7 @@ EXTRAS_OF_PARTS = {
     "sdrs.fsspec": {"fsspec"},
     "sdrs.huggingface": {"transformers"},
     "sdrs.lightning": {"lightning", "lightning_fabric"},
+    "sdrs.torch": {"torch"},
 }
 
 

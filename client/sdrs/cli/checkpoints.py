@@ -87,6 +87,8 @@ def show(settings: Settings, job: str, step_given: int | None, step_named: int |
         "damage": save.damage or "none known",
         "save id": save.save_id,
     }
+    if save.failed_restores:
+        facts["failures"] = f"{len(save.failed_restores)} of its restores, the last: {save.restore_failure}"
     emit_facts(settings, facts | ({"note": save.note} if save.note else {}))
     emit_note(settings, "")
     emit_listing(settings, _shard_listing(shards))
@@ -189,10 +191,17 @@ def _state(save: Save) -> str:
     return "damaged" if save.damage and save.state is SaveState.COMMITTED else save.state.value
 
 
+def _failures(save: Save) -> str:
+    """Of restores, as long as they have not marked it as damaged."""
+    count = len(save.failed_restores)
+    return "" if not count or save.damage else f"failed to restore {count} time{'s' if count > 1 else ''}"
+
+
 def _notes(save: Save) -> str:
     summary = save.damage.partition(": ")[0]  # `show` and `status` have all of it
     mirrored = f"mirrored to {save.mirror_pool}" if save.mirror_pool else ""
-    words = ["held" if save.held else "", "degraded" if save.degraded else "", mirrored, summary, save.note]
+    words = ["held" if save.held else "", "degraded" if save.degraded else "", mirrored, summary, _failures(save)]
+    words.append(save.note)
     return "; ".join(filter(None, words))
 
 

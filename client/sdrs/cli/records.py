@@ -137,6 +137,8 @@ def checkpoint_record(save: Save) -> Record:
         "degraded": save.degraded,
         "mirror_pool": save.mirror_pool or None,
         "damage": save.damage,
+        "failed_restores": len(save.failed_restores),
+        "restore_failure": save.restore_failure,
         "created": format_time(save.created_unix_ms),
         "committed": format_time(save.committed_unix_ms),
         "ended": format_time(save.ended_unix_ms),

@@ -2,7 +2,8 @@
 
 ===================  ==================================================================================
 ``restorer``         chooses the generation, alone or with other ranks (P16)
-``readings``         make a state or files of what is read; ``targets`` take the bytes
+``readings``         make a state or files of what is read, ``into`` fills one that is there; ``targets`` take the bytes
+``parts``            single arrays, files and ranges of bytes
 ``shard_reader``     reads one rank's blobs, their ranges in parallel
 ``range_reading``    one range through its tries: own pool, mirror, again, and what is told in the end
 ``stripe_reader``    one try: from whom, who is raced by whom, what is left for another

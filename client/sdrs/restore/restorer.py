@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from sdrs.attempt import resolve_attempt
 from sdrs.errors import RestoreWarning
 from sdrs.process import Process
 from sdrs.restore.readings import Read, Reading
-from sdrs.restore.shard_reader import ShardReader
+from sdrs.restore.shard_reader import ShardReader, open_shard
 from sdrs.restore.targets import ByteCount
 from sdrs.staleness import warn_if_stale
 from sdrs.views import Report
@@ -74,6 +75,7 @@ class Restorer:
         self._attempt = attempt
         self._progress = progress
         self._passed_over: list[str] = []
+        self._restore_id = random_id()
 
     def restore(self, read: Read, step: int | None, *, resume: bool) -> Restored:
         if step is not None:
@@ -81,8 +83,7 @@ class Restorer:
         if resume or self._world_size > 1:
             restored = self._restore_together(read, step, resume=resume)
         elif step is not None:
-            save = self._get(step)
-            restored = Restored(save, _finish(read(self._open(save))))
+            restored = self._restore_step(read, self._get(step))
         else:
             restored = self._restore_newest(read)
         if self._passed_over:
@@ -109,12 +110,19 @@ class Restorer:
         )
 
     def _try(self, read: Read, save: Save) -> Restored | None:
-        readers = self._open(save)
         try:
-            return Restored(save, _finish(read(readers)))
+            return self._restore_step(read, save)
         except _UNREADABLE as error:
             self._pass_over(save, str(error))
             return None
+
+    def _restore_step(self, read: Read, save: Save) -> Restored:
+        readers = self._open(save)
+        try:
+            return Restored(save, _finish(read(readers)))
+        except CorruptDataError as error:
+            self._report_failed(save, self._restore_id, error)
+            raise
 
     def _generations(self) -> Iterator[Save]:
         request = messages.ListCheckpointsRequest(job=self._job)
@@ -162,6 +170,8 @@ class Restorer:
                 self._check_world(save)
                 reading = read(self._open(save))
             except SdrsError as error:
+                if isinstance(error, CorruptDataError):
+                    self._report_failed(save, f"{attempt.run}:{attempt.ordinal}:{joined.round}", error)
                 failure = self._report(report, str(error) or type(error).__name__)
                 if step is not None or not isinstance(error, _UNREADABLE):
                     raise
@@ -218,19 +228,24 @@ class Restorer:
                 f"{save.title} holds {save.kind}: use {_METHODS[save.kind]}, or name a step that holds {self._kind}"
             )
         ranks = range(save.world_size) if self._rank is None else [self._rank]
-        responses = [self._find_shard(save, rank) for rank in ranks]
-        count = ByteCount(self._progress, sum(response.shards[0].size_bytes for response in responses))
-        return [ShardReader(self._process, save, response, count) for response in responses]
+        count = ByteCount(self._progress)
+        readers = [open_shard(self._process, save, rank, count) for rank in ranks]
+        count.total_bytes = sum(reader.shard.size_bytes for reader in readers)
+        return readers
 
-    def _find_shard(self, save: Save, rank: int) -> messages.ListShardsResponse:
-        if rank >= save.world_size:
-            raise InvalidArgumentError(
-                f"{save.title} has no rank {rank}: it was saved with world_size {save.world_size}, by ranks 0 to "
-                f"{save.world_size - 1}"
-            )
-        request = messages.ListShardsRequest(save_id=save.save_id, rank=rank, pool=save.pool)
-        response: messages.ListShardsResponse = self._control.call("list_shards", request)
-        return response
+    def _report_failed(self, save: Save, restore_id: str, error: CorruptDataError) -> None:
+        """Several that fail mark the generation. One that is out of reach is not told: it may be back in a moment."""
+        request = messages.ReportFailedRestoreRequest(
+            request_id=random_id(),
+            job=save.job,
+            step=save.step,
+            save_id=save.save_id,
+            rank=self._rank or 0,
+            restore_id=restore_id,
+            failure=str(error),
+        )
+        with suppress(SdrsError):  # the restore's own failure is what is told
+            self._control.call("report_failed_restore", request, patience_seconds=0.0)
 
     def _reasons(self) -> str:
         left = len(self._passed_over) - _MAX_NAMED_GENERATIONS

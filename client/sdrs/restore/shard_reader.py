@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from sdrs.process import Process
@@ -16,9 +16,25 @@ from sdrs.restore.targets import ByteCount, Target
 from sdrs_core.checkpoints import Blob, Save
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.errors import InvalidArgumentError
-from sdrs_proto.v1.control_pb2 import ListShardsResponse
+from sdrs_proto.v1.control_pb2 import ListShardsRequest, ListShardsResponse
 
 READER_COUNT = 4
+
+
+def whole_blocks(blob: Blob, start: int, end: int) -> tuple[int, int]:
+    """What has to be read for these bytes: blocks are verified as a whole."""
+    return start // BLOCK_BYTES * BLOCK_BYTES, min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, blob.size_bytes)
+
+
+def open_shard(process: Process, save: Save, rank: int, count: ByteCount) -> ShardReader:
+    """The part of one rank, whatever the number of ranks that save and read."""
+    if not 0 <= rank < save.world_size:
+        raise InvalidArgumentError(
+            f"{save.title} has no rank {rank}: it was saved with world_size {save.world_size}, by ranks 0 to "
+            f"{save.world_size - 1}"
+        )
+    request = ListShardsRequest(save_id=save.save_id, rank=rank, pool=save.pool)
+    return ShardReader(process, save, process.control.call("list_shards", request), count)
 
 
 class ShardReader:
@@ -29,7 +45,6 @@ class ShardReader:
         self._sources = Sources(process, save, record)
         self.shard = self._sources.record.shard
         self._count = count
-        self._stop = threading.Event()
         self._local = threading.local()
 
     def read(self, blobs: Sequence[Blob], target: Target) -> None:
@@ -38,24 +53,33 @@ class ShardReader:
 
     def read_range(self, blob: Blob, start: int, end: int, target: Target) -> None:
         """Bring the blocks with the bytes from ``start`` to ``end`` into ``target``, verified."""
-        if not 0 <= start <= end <= blob.size_bytes:
-            raise InvalidArgumentError(f"bytes {start} to {end} are not in blob {blob.id}: it has {blob.size_bytes}")
-        first = start // BLOCK_BYTES * BLOCK_BYTES
-        last = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, blob.size_bytes)
-        self._read([*cut(blob, code_of(blob), first, last)] if start < end else [], target)
+        self.read_ranges([(blob, start, end)], target)
+
+    def read_ranges(self, wanted: Iterable[tuple[Blob, int, int]], target: Target) -> None:
+        """The same for several, at once. A block that is in several of them is read for each."""
+        parts: list[Range] = []
+        for blob, start, end in wanted:
+            if not 0 <= start <= end <= blob.size_bytes:
+                raise InvalidArgumentError(
+                    f"bytes {start} to {end} are not in blob {blob.id}: it has {blob.size_bytes}"
+                )
+            first, last = whole_blocks(blob, start, end)
+            parts += cut(blob, code_of(blob), first, last) if start < end else ()
+        self._read(parts, target)
 
     def _read(self, parts: Sequence[Range], target: Target) -> None:
+        stop = threading.Event()
         with ThreadPoolExecutor(min(READER_COUNT, len(parts) or 1), "sdrs-read") as pool:
-            futures = [pool.submit(self._read_part, part, target) for part in parts]
+            futures = [pool.submit(self._read_part, part, target, stop) for part in parts]
             try:
                 for future in as_completed(futures):
                     future.result()
             except BaseException:
-                self._stop.set()
+                stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _read_part(self, part: Range, target: Target) -> None:
+    def _read_part(self, part: Range, target: Target, stop: threading.Event) -> None:
         if not hasattr(self._local, "scratch"):
             self._local.scratch = Scratch()
-        RangeReading(self._sources, part, target, self._count, self._stop, self._local.scratch).read()
+        RangeReading(self._sources, part, target, self._count, stop, self._local.scratch).read()

@@ -26,17 +26,17 @@ class Target(Protocol):
 class ByteCount:
     """How far a restore is; ``report`` is told (read, total), from one thread at a time."""
 
-    def __init__(self, report: Report | None, total_bytes: int) -> None:
+    def __init__(self, report: Report | None = None, total_bytes: int = 0) -> None:
+        self.read_bytes = 0
+        self.total_bytes = total_bytes
         self._report = report
-        self._total_bytes = total_bytes
-        self._read_bytes = 0
         self._lock = threading.Lock()
 
     def add(self, size_bytes: int) -> None:
         with self._lock:
-            self._read_bytes += size_bytes
+            self.read_bytes += size_bytes
             if self._report:
-                self._report(self._read_bytes, self._total_bytes)
+                self._report(self.read_bytes, self.total_bytes)
 
 
 class MemoryTarget:

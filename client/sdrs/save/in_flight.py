@@ -69,6 +69,11 @@ class InFlight:
             self._start(owner, saving, lambda: self._commits.follow(save_id, saving))
         return saving
 
+    def send(self, order: SaveOrder, payload: Payload, report: Report | None = None) -> SaveId:
+        """Bring a shard in from where it lies: durable and registered. Its commit is somebody else's to wait for."""
+        saving = Saving(order.job, order.step, payload.total_bytes, lambda: self._promised_level(order.pool), report)
+        return self._upload(order, payload, saving)
+
     def _save_staged(self, owner: object, order: SaveOrder, payload: Payload, saving: Saving) -> None:
         self._slots.acquire()
         try:

@@ -11,16 +11,19 @@ numpy or ml_dtypes before the state at hand needs it.
         for segment in blob.segments(): ...    # valid until the next one is asked for
     index = decode_index(first_blob)
     state = rebuild(index, buffers)            # buffers[i] is the whole of blob i, verified
+    overlay(index, sizes, state).slots         # or: who takes the bytes of each array, of a state that is there
 
 ``encode_files``, ``decode_files_index`` and ``FileRestorer`` do the same for a folder.
 """
 
 from sdrs.state.blobs import EncodedBlob, EncodedState
+from sdrs.state.container import header_end, parse_header
 from sdrs.state.decode import StateIndex, decode_index, rebuild
-from sdrs.state.encode import encode
+from sdrs.state.encode import encode, encode_flat
 from sdrs.state.files import encode_entries, encode_files
 from sdrs.state.files_index import FileEntry, FilesIndex, decode_files_index
 from sdrs.state.files_restore import FileRestorer
+from sdrs.state.into import Overlay, Slot, overlay
 
 __all__ = [
     "EncodedBlob",
@@ -28,11 +31,17 @@ __all__ = [
     "FileEntry",
     "FileRestorer",
     "FilesIndex",
+    "Overlay",
+    "Slot",
     "StateIndex",
     "decode_files_index",
     "decode_index",
     "encode",
     "encode_entries",
     "encode_files",
+    "encode_flat",
+    "header_end",
+    "overlay",
+    "parse_header",
     "rebuild",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sdrs.state.container import DATA_ALIGN_BYTES, Entry, build_header
+from sdrs.state.container import DATA_ALIGN_BYTES, Entry, Span, build_header
 from sdrs_core.errors import SaveFailedError
 
 CHUNK_BYTES = 4 << 20
@@ -56,6 +56,16 @@ class EncodedBlob:
     header: bytes
     sources: tuple[Source, ...]
     size_bytes: int
+    names: tuple[str, ...] = ()  # of the tensors, in the order of their bytes
+
+    def spans(self) -> dict[str, Span]:
+        """Where each tensor's bytes will be, for those who read ranges later."""
+        spans = {}
+        start = len(self.header)
+        for name, source in zip(self.names, self.sources, strict=True):
+            spans[name] = Span(start, start + source.size_bytes)
+            start += source.size_bytes
+        return spans
 
     def segments(self) -> Iterator[memoryview]:
         """The blob's bytes in order, as flat views of bytes: over the user's own memory where that is contiguous.
@@ -89,7 +99,8 @@ def make_blob(tensors: Sequence[StoredTensor]) -> EncodedBlob:
     ordered = sorted(tensors, key=lambda tensor: -tensor.align_bytes)
     header = build_header([Entry(t.name, t.dtype, t.shape, t.source.size_bytes) for t in ordered])
     sources = tuple(tensor.source for tensor in ordered)
-    return EncodedBlob(header, sources, len(header) + sum(source.size_bytes for source in sources))
+    size_bytes = len(header) + sum(source.size_bytes for source in sources)
+    return EncodedBlob(header, sources, size_bytes, tuple(tensor.name for tensor in ordered))
 
 
 def index_tensor(name: str, data: bytes) -> StoredTensor:

@@ -75,26 +75,36 @@ def build_header(entries: Sequence[Entry]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def parse_header(blob: Buffer, what: str) -> dict[str, Span]:
-    """The tensors of a file, bounds checked: no span reaches outside ``blob``, and they cover it without gaps."""
-    view = memoryview(blob)
-    if len(view) < 8:
-        raise CorruptDataError(f"{what} has {len(view)} bytes, too few for a safetensors header: restore another step")
+def header_end(head: Buffer, what: str, size_bytes: int) -> int:
+    """Where the header of a file of ``size_bytes`` ends; ``head`` has its first 8 bytes at least."""
+    view = memoryview(head)
+    if min(len(view), size_bytes) < 8:
+        raise CorruptDataError(f"{what} has {size_bytes} bytes, too few for a safetensors header: restore another step")
     (header_bytes,) = struct.unpack("<Q", view[:8])
-    if header_bytes > min(MAX_HEADER_BYTES, len(view) - 8):
-        raise CorruptDataError(f"{what} claims a header of {header_bytes} bytes in {len(view)}: restore another step")
-    header = from_json(view[8 : 8 + header_bytes], f"the header of {what}")
+    if header_bytes > min(MAX_HEADER_BYTES, size_bytes - 8):
+        raise CorruptDataError(f"{what} claims a header of {header_bytes} bytes in {size_bytes}: restore another step")
+    return int(8 + header_bytes)
+
+
+def parse_header(blob: Buffer, what: str, size_bytes: int | None = None) -> dict[str, Span]:
+    """The tensors of a file, bounds checked: no span reaches outside of it, and they cover it without gaps.
+
+    ``blob`` is the whole file, or if ``size_bytes`` says how large that is, as much of it as its header needs.
+    """
+    view = memoryview(blob)
+    whole_bytes = len(view) if size_bytes is None else size_bytes
+    start = header_end(view, what, whole_bytes)
+    header = from_json(view[8:start], f"the header of {what}")
     if not isinstance(header, dict):
         raise CorruptDataError(f"the header of {what} is not an object: restore another step")
-    start = 8 + header_bytes
     spans = {name: _span(entry, start, what) for name, entry in header.items() if name != "__metadata__"}
     end = start
     for span in sorted(spans.values(), key=lambda span: (span.start, span.end)):
         if span.start != end or span.end < span.start:
             raise CorruptDataError(f"the tensors of {what} overlap or leave gaps: restore another step")
         end = span.end
-    if end != len(view):
-        raise CorruptDataError(f"the tensors of {what} end at byte {end} of {len(view)}: restore another step")
+    if end != whole_bytes:
+        raise CorruptDataError(f"the tensors of {what} end at byte {end} of {whole_bytes}: restore another step")
     return spans
 
 
@@ -113,15 +123,24 @@ def is_count(value: Json) -> TypeGuard[int]:
 def read_index(blob: Buffer, tensor: str) -> tuple[dict[str, Json], int]:
     """The index that blob 0 carries under the name ``tensor``, and where the blob's data starts."""
     spans = parse_header(blob, "blob 0")
+    span = index_span(spans, tensor)
+    index = parse_index(memoryview(blob)[span.start : span.end], tensor)
+    return index, min(span.start for span in spans.values())
+
+
+def index_span(spans: dict[str, Span], tensor: str) -> Span:
     if tensor not in spans:
         for other in spans.keys() & _WHOLE_COMMAND.keys():
             raise InvalidArgumentError(f"this checkpoint holds {_WHOLE_COMMAND[other]}")
         raise CorruptDataError(f"blob 0 has no {tensor!r}: it is not the first blob of a shard of SDRS")
-    span = spans[tensor]
-    index = from_json(memoryview(blob)[span.start : span.end], f"{tensor!r} in blob 0")
+    return spans[tensor]
+
+
+def parse_index(data: Buffer, tensor: str) -> dict[str, Json]:
+    index = from_json(data, f"{tensor!r} in blob 0")
     if not isinstance(index, dict):
         raise CorruptDataError(f"{tensor!r} in blob 0 is not an object: restore another step")
     version = index.get("version")
     if version != VERSION:
         raise CorruptDataError(f"{tensor!r} has version {version!r}, this sdrs reads {VERSION}: upgrade sdrs")
-    return index, min(span.start for span in spans.values())
+    return index

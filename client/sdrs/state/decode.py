@@ -24,7 +24,7 @@ from sdrs_core.errors import CorruptDataError
 # Smaller arrays are copied out of their blob: a view of a few bytes would keep a whole pack in memory.
 MIN_VIEW_BYTES = 1 << 20
 
-_MALFORMED = (ValueError, TypeError, OverflowError, RuntimeError, MemoryError, struct.error, SyntaxError, KeyError)
+MALFORMED = (ValueError, TypeError, OverflowError, RuntimeError, MemoryError, struct.error, SyntaxError, KeyError)
 _LEAVES: dict[str, Callable[[Json], object]] = {
     **DECODERS,
     "numpy": numpy_arrays.decode_scalar,
@@ -56,7 +56,11 @@ class _Item:
 
 def decode_index(blob0: Buffer) -> StateIndex:
     """Read the index of a shard from the whole of its first blob."""
-    index, _ = read_index(blob0, TREE_TENSOR)
+    return state_index(read_index(blob0, TREE_TENSOR)[0])
+
+
+def state_index(index: dict[str, Json]) -> StateIndex:
+    """Check what is read under the name TREE_TENSOR."""
     blob_count, arrays, tree = index.get("blobs"), index.get("arrays"), index.get("tree")
     if not is_count(blob_count) or not blob_count or not isinstance(arrays, list) or not isinstance(tree, list):
         raise CorruptDataError("the index of this state is malformed: restore another step")
@@ -72,12 +76,16 @@ def rebuild(index: StateIndex, buffers: Sequence[Buffer]) -> Any:
     if len(buffers) != index.blob_count:
         raise CorruptDataError(f"this state has {index.blob_count} blobs, but {len(buffers)} were given")
     spans = [parse_header(buffer, f"blob {number}") for number, buffer in enumerate(buffers)]
-    arrays = [_restore(record, spans[record.blob], buffers[record.blob]) for record in index.arrays]
+    return rebuild_tree(index, [_restore(record, spans[record.blob], buffers[record.blob]) for record in index.arrays])
+
+
+def rebuild_tree(index: StateIndex, arrays: Sequence[Any]) -> Any:
+    """The state with ``arrays`` in their places; anything may stand for one."""
     stack: list[_Item] = []
     for position, item in enumerate(index.tree):
         try:
             stack.append(_read(item, stack, arrays))
-        except (*_MALFORMED, RecursionError) as error:
+        except (*MALFORMED, RecursionError) as error:
             what = f"item {position} of the tree of this state is malformed ({error})"
             raise CorruptDataError(f"{what}: restore another step") from error
     if len(stack) != 1:
@@ -85,10 +93,15 @@ def rebuild(index: StateIndex, buffers: Sequence[Buffer]) -> Any:
     return stack[0].value
 
 
+def array_of(record: ArrayRecord, data: memoryview) -> Any:
+    """One array, of its own bytes alone."""
+    return _restore(record, {record.tensor: Span(0, len(data))}, data)
+
+
 def _restore(record: ArrayRecord, spans: dict[str, Span], buffer: Buffer) -> Any:
     try:
         return _view(record, memoryview(buffer), spans[record.tensor])
-    except (*_MALFORMED, RecursionError) as error:
+    except (*MALFORMED, RecursionError) as error:
         what = f"array {record.tensor[:80]!r} of blob {record.blob} does not fit its description ({error})"
         raise CorruptDataError(f"{what}: restore another step") from error
 
@@ -107,13 +120,24 @@ def _view(record: ArrayRecord, blob: memoryview, span: Span) -> Any:
     return library.restore(record.type, data)
 
 
+def array_bytes(record: ArrayRecord) -> int:
+    """How large it is by its description; CorruptDataError if that makes no sense."""
+    try:
+        library = numpy_arrays if record.type.kind == "numpy" else torch_arrays
+        item_bytes = 1 if record.type.kind == "bytes" else library.item_bytes(record.type)
+        return int(item_bytes * math.prod(record.type.shape))
+    except MALFORMED as error:
+        what = f"array {record.tensor[:80]!r} of blob {record.blob} is malformed in the index ({error})"
+        raise CorruptDataError(f"{what}: restore another step") from error
+
+
 def _address(data: memoryview) -> int:
     import numpy as np
 
     return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
 
 
-def _read(item: Json, stack: list[_Item], arrays: list[Any]) -> _Item:
+def _read(item: Json, stack: list[_Item], arrays: Sequence[Any]) -> _Item:
     if not isinstance(item, dict):
         if type(item) not in KEY_TYPES:
             raise ValueError("a leaf is a plain value")

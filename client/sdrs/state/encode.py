@@ -5,7 +5,7 @@ from __future__ import annotations
 from sdrs.state.arrays import ArrayRecord
 from sdrs.state.blobs import EncodedState, index_tensor, make_blob
 from sdrs.state.container import TREE_TENSOR, VERSION, to_json
-from sdrs.state.flatten import flatten
+from sdrs.state.flatten import FlatState, flatten
 from sdrs.state.plan import plan
 
 
@@ -15,7 +15,10 @@ def encode(state: object) -> EncodedState:
     The arrays are read when the segments are, so they must not change before then. Nothing of their size is allocated:
     contiguous ones are handed out as they lie, others are copied a few MiB at a time.
     """
-    flat = flatten(state)
+    return encode_flat(flatten(state))
+
+
+def encode_flat(flat: FlatState) -> EncodedState:
     packs = plan([array.source.size_bytes for array in flat.arrays])
     blob_of = {position: blob for blob, pack in enumerate(packs) for position in pack}
     records = [

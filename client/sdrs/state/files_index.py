@@ -71,10 +71,15 @@ def index_json(entries: Sequence[FileEntry], layout: Sequence[tuple[int, int]]) 
 def decode_files_index(blob0: Buffer) -> FilesIndex:
     """Read and check the index of a shard of files from the whole of its first blob."""
     index, data_start = read_index(blob0, FILES_TENSOR)
+    return files_index(index, data_start, len(memoryview(blob0)))
+
+
+def files_index(index: dict[str, Json], data_start: int, blob0_bytes: int) -> FilesIndex:
+    """Check what is read under the name FILES_TENSOR."""
     layout, records = index.get("blobs"), index.get("entries")
     if not isinstance(layout, list) or not isinstance(records, list):
         raise CorruptDataError("the index of these files is malformed: restore another step")
-    starts, sizes = [data_start], [len(memoryview(blob0))]
+    starts, sizes = [data_start], [blob0_bytes]
     for pair in layout:
         if not isinstance(pair, list) or len(pair) != 2 or not all(map(is_count, pair)) or pair[0] > pair[1]:
             raise CorruptDataError("the index of these files has a malformed blob: restore another step")

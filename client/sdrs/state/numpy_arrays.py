@@ -10,8 +10,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sdrs.state.arrays import ArrayType, LiveArray, row_chunks
+from sdrs.state.blobs import alignment
 from sdrs.state.container import Json
-from sdrs.state.paths import Path, refuse, refuse_as
+from sdrs.state.paths import Path, refuse, refuse_as, refuse_target
+from sdrs.state.sinks import ElementSink, FlatSink, Sink
 from sdrs.state.values import from_base64, to_base64
 from sdrs_core.errors import RefusedError
 
@@ -34,6 +36,11 @@ def is_numpy(value: object) -> bool:
     """Whether this is an array or scalar of numpy; asking does not import it."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray | numpy.generic)
+
+
+def is_array(value: object) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,24 @@ def restore(array_type: ArrayType, data: memoryview) -> Array:
     if not array_type.shape and not dtype.itemsize:
         return np.zeros((), dtype)  # an empty buffer is no buffer for numpy, but there is nothing to view
     return np.ndarray(array_type.shape, dtype, data)
+
+
+def open_sink(array: Array, array_type: ArrayType, path: Path) -> Sink:
+    """How ``array`` takes the bytes of an array of this type; InvalidArgumentError if it is of another."""
+    import numpy as np
+
+    if (_dtype_tag(array.dtype, path), array.shape) != (array_type.dtype, array_type.shape):
+        expected = f"{_dtype(array_type.dtype)} {array_type.shape}"
+        refuse_target(path, f"an array of {array.dtype} {array.shape}", expected)
+    if not array.flags.writeable:
+        refuse_target(path, "a read-only array", "one that can be written")
+    plain = array.view(np.ndarray)
+    if plain.flags.c_contiguous:
+        return FlatSink(_flat_bytes(plain) if plain.nbytes else memoryview(bytearray()))
+    if alignment(plain.itemsize) != plain.itemsize:
+        # Its elements may lie across two blocks, which come apart.
+        refuse_target(path, f"a strided array of items of {plain.itemsize} bytes", "a contiguous one")
+    return ElementSink(plain, plain.itemsize, lambda data: np.frombuffer(data, plain.dtype), np.copyto)
 
 
 def item_bytes(array_type: ArrayType) -> int:

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NoReturn
 
 from sdrs.state.container import RESERVED_NAMES
-from sdrs_core.errors import UnsupportedObjectError
+from sdrs_core.errors import InvalidArgumentError, UnsupportedObjectError
 
 MAX_TENSOR_NAME_CHARS = 120
 _SHOWN_CHARS = 80
@@ -82,6 +82,11 @@ def refuse(path: Path | str, value: object, advice: str | None = None) -> NoRetu
 def refuse_as(path: Path | str, what: str, advice: str) -> NoReturn:
     """The same, for things whose own text would be long or slow to make (tensors), or is not the point."""
     raise UnsupportedObjectError(f"{path}: {what} cannot be stored; {advice}", path=path)
+
+
+def refuse_target(path: Path | str, given: str, expected: str) -> NoReturn:
+    """Raise the error for an array that cannot take what was saved at its place."""
+    raise InvalidArgumentError(f"{path}: {given} was given to restore into, the checkpoint needs {expected}", path=path)
 
 
 def _shown(value: object, render: Callable[[object], str]) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 
 from sdrs.state.arrays import MAX_DIMENSIONS, ArrayType, LiveArray, row_chunks
 from sdrs.state.container import Json
-from sdrs.state.paths import Path, refuse_as
+from sdrs.state.paths import Path, refuse_as, refuse_target
+from sdrs.state.sinks import ElementSink, FlatSink, Sink
 from sdrs_core.errors import RefusedError
 
 Tensor = Any  # torch.Tensor, which must not be imported for its type either
@@ -149,6 +150,35 @@ def restore(array_type: ArrayType, data: memoryview) -> Tensor:
     if array_type.parameter:
         return torch.nn.Parameter(tensor, requires_grad=array_type.requires_grad)
     return tensor.requires_grad_(array_type.requires_grad)
+
+
+def open_sink(tensor: Tensor, array_type: ArrayType, path: Path) -> Sink:
+    """How ``tensor`` takes the bytes of an array of this type; InvalidArgumentError if it is of another."""
+    torch = _import_torch()
+    dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+    if (dtype, shape) != (array_type.dtype, array_type.shape):
+        refuse_target(path, f"a tensor of {dtype} {shape}", f"{array_type.dtype} {array_type.shape}")
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        refuse_target(path, f"a tensor of type {type(tensor).__qualname__}", "a plain dense one")
+    if tensor.device.type == "meta":
+        refuse_target(path, "a tensor without memory (meta device)", "one that is materialized, with .to_empty()")
+    plain = tensor.detach()
+    if any(stride == 0 and size > 1 for stride, size in zip(plain.stride(), shape, strict=True)):
+        refuse_target(path, "an expanded tensor, whose elements share memory", "one with memory of its own")
+    lazy = plain.is_conj() or plain.is_neg()
+    if plain.device.type == "cpu" and plain.is_contiguous() and not lazy:
+        return FlatSink(_flat_bytes(plain) if plain.numel() else memoryview(bytearray()))
+    return ElementSink(plain, plain.element_size(), lambda data: elements(data, plain.dtype), assign)
+
+
+def elements(data: memoryview, dtype: Any) -> Tensor:
+    """``data``, which is writable, seen as a tensor of one dimension."""
+    torch = _import_torch()
+    return torch.frombuffer(data, dtype=torch.uint8).view(dtype)
+
+
+def assign(target: Tensor, values: Tensor) -> None:
+    target.copy_(values)
 
 
 def decode_size(payload: Json) -> object:

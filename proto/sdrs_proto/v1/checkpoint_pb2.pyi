@@ -44,13 +44,14 @@ class Blob(_message.Message):
     def __init__(self, id: _Optional[str] = ..., ordinal: _Optional[int] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., code: _Optional[str] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ["attempt", "committed_unix_ms", "created_unix_ms", "damage", "degraded", "ended_unix_ms", "held", "job", "kind", "level", "mirror_pool", "note", "pool", "save_id", "size_bytes", "state", "step", "world_size"]
+    __slots__ = ["attempt", "committed_unix_ms", "created_unix_ms", "damage", "degraded", "ended_unix_ms", "failed_restores", "held", "job", "kind", "level", "mirror_pool", "note", "pool", "restore_failure", "save_id", "size_bytes", "state", "step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     ENDED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_RESTORES_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +59,7 @@ class Checkpoint(_message.Message):
     MIRROR_POOL_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FAILURE_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +71,7 @@ class Checkpoint(_message.Message):
     damage: str
     degraded: bool
     ended_unix_ms: int
+    failed_restores: _containers.RepeatedScalarFieldContainer[str]
     held: bool
     job: str
     kind: ContentKind
@@ -76,12 +79,13 @@ class Checkpoint(_message.Message):
     mirror_pool: str
     note: str
     pool: str
+    restore_failure: str
     save_id: str
     size_bytes: int
     state: SaveState
     step: int
     world_size: int
-    def __init__(self, save_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., world_size: _Optional[int] = ..., pool: _Optional[str] = ..., kind: _Optional[_Union[ContentKind, str]] = ..., state: _Optional[_Union[SaveState, str]] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., size_bytes: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., committed_unix_ms: _Optional[int] = ..., held: bool = ..., damage: _Optional[str] = ..., note: _Optional[str] = ..., ended_unix_ms: _Optional[int] = ..., degraded: bool = ..., mirror_pool: _Optional[str] = ...) -> None: ...
+    def __init__(self, save_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., world_size: _Optional[int] = ..., pool: _Optional[str] = ..., kind: _Optional[_Union[ContentKind, str]] = ..., state: _Optional[_Union[SaveState, str]] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., size_bytes: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., committed_unix_ms: _Optional[int] = ..., held: bool = ..., damage: _Optional[str] = ..., note: _Optional[str] = ..., ended_unix_ms: _Optional[int] = ..., degraded: bool = ..., mirror_pool: _Optional[str] = ..., failed_restores: _Optional[_Iterable[str]] = ..., restore_failure: _Optional[str] = ...) -> None: ...
 
 class Holder(_message.Message):
     __slots__ = ["disk_id", "dropping", "fragment_hash", "fragment_index", "node_id"]

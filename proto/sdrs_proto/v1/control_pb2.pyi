@@ -750,6 +750,30 @@ class ReportDamageResponse(_message.Message):
     checkpoint: _checkpoint_pb2.Checkpoint
     def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
 
+class ReportFailedRestoreRequest(_message.Message):
+    __slots__ = ["failure", "job", "rank", "request_id", "restore_id", "save_id", "step"]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_ID_FIELD_NUMBER: _ClassVar[int]
+    SAVE_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    failure: str
+    job: str
+    rank: int
+    request_id: str
+    restore_id: str
+    save_id: str
+    step: int
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., save_id: _Optional[str] = ..., rank: _Optional[int] = ..., restore_id: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class ReportFailedRestoreResponse(_message.Message):
+    __slots__ = ["checkpoint"]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: _checkpoint_pb2.Checkpoint
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
+
 class ReportRoundRequest(_message.Message):
     __slots__ = ["attempt", "failure", "job", "rank", "request_id", "round", "wait_ms"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from sdrs_core.attempts import Job
 from sdrs_core.checkpoints import Save, SaveState
 from sdrs_core.errors import AlreadyExistsError, NotFoundError, RefusedError, UnavailableError
+from sdrs_core.failed_restores import note_failed_restore, without_failures
 from sdrs_core.ids import JobName, SaveId
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog_reader import CatalogReader, as_set_aside
@@ -66,9 +67,22 @@ class Catalog(CatalogReader):
         """Remember what is wrong, or that nothing is any more (``damage`` empty)."""
         if damage:
             log.error("checkpoint_damaged", job=job, step=step, damage=damage)
-        return await self.change(
-            job, step, lambda save: replace(save, damage=damage) if save.save_id == save_id else save
+
+        def mark(save: Save) -> Save:
+            if save.save_id != save_id:
+                return save
+            return replace(save, damage=damage) if damage else without_failures(save)
+
+        return await self.change(job, step, mark)
+
+    async def note_failed_restore(self, job: JobName, step: int, save_id: SaveId, restore_id: str, why: str) -> Save:
+        """Count a restore that failed on the bytes of this generation; the last of several marks it."""
+        save = await self.change(
+            job, step, lambda save: note_failed_restore(save, restore_id, why) if save.save_id == save_id else save
         )
+        if save.save_id == save_id:
+            log.warning("restore_failed", job=job, step=step, times=len(save.failed_restores), why=why)
+        return save
 
     async def delete(self, job: JobName, step: int, *, why: str) -> Save:
         """Into the trash, from where it can be undeleted until its grace period is over."""

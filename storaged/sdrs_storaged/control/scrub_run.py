@@ -17,6 +17,7 @@ from sdrs_core.checkpoints import Blob, Save, Shard
 from sdrs_core.cluster import Node, NodeState
 from sdrs_core.codes import parse_code
 from sdrs_core.errors import CorruptDataError, SdrsError, StaleTermError
+from sdrs_core.failed_restores import is_marked_by_restores, without_failures
 from sdrs_core.ids import BlobId, SaveId
 from sdrs_core.scrub import Depth, Pace
 from sdrs_core.soundness import Look, counted
@@ -143,8 +144,9 @@ class ScrubRun:
             await look(stored, [shard.value for shard in page])
             after = scrub.shard_key = page[-1].key if page else after
             await self._keep()
-        if scrub.depth is Depth.DEEP and scrub.is_sound and save.damage:
-            await self._tools.catalog.amend(stored.key, save.save_id, lambda known: replace(known, damage=""))
+        # What failed to restore has sound bytes as well: a verification that somebody asks for gives it a new chance.
+        if scrub.depth is Depth.DEEP and scrub.is_sound and save.damage and not is_marked_by_restores(save):
+            await self._tools.catalog.amend(stored.key, save.save_id, without_failures)
 
     async def _look_deep(self, save: Stored[Save], shards: Sequence[Shard]) -> None:
         for shard in shards:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 from sdrs_core.checkpoints import Save, Shard
 from sdrs_core.cluster import DEFAULT_POOL, Group
+from sdrs_core.errors import InvalidArgumentError
 from sdrs_core.ids import BlobId, JobName, NodeId, PoolName, SaveId
 from sdrs_proto import convert
 from sdrs_proto.limits import MAX_WAIT_MS
@@ -26,6 +27,7 @@ from sdrs_storaged.rpc.scrub_service import ScrubService
 from sdrs_storaged.rpc.upkeep_service import UpkeepService
 from sdrs_storaged.version import VERSION
 
+_MAX_RESTORE_ID_CHARS = 1000
 _OUTCOMES = {
     Outcome.OPEN: pb.ROUND_OUTCOME_OPEN,
     Outcome.DONE: pb.ROUND_OUTCOME_DONE,
@@ -206,6 +208,18 @@ class ControlService(OperationsService, PoolService, UpkeepService, MetaService,
             request.node_id,
         )
         return pb.ReportDamageResponse(checkpoint=convert.save_to(save))
+
+    async def report_failed_restore(self, request: pb.ReportFailedRestoreRequest) -> pb.ReportFailedRestoreResponse:
+        if not request.restore_id or len(request.restore_id) > _MAX_RESTORE_ID_CHARS:
+            raise InvalidArgumentError("a failed restore is reported without an id of its own, or with one too long")
+        save = await self._catalog.note_failed_restore(
+            JobName(request.job),
+            request.step,
+            SaveId(request.save_id),
+            request.restore_id,
+            f"rank {request.rank}: {request.failure}",
+        )
+        return pb.ReportFailedRestoreResponse(checkpoint=convert.save_to(save))
 
     # Rounds
 
