@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from sdrs_core.attempts import Job
-from sdrs_core.checkpoints import Save, SaveState
+from sdrs_core.checkpoints import Save, SaveState, Shard
 from sdrs_core.errors import AlreadyExistsError, NotFoundError, RefusedError, UnavailableError
 from sdrs_core.ids import JobName, SaveId
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog_reader import CatalogReader, as_set_aside
 from sdrs_storaged.control.clock import Clock
+from sdrs_storaged.control.homes import Referral
 from sdrs_storaged.control.meta.store import Compare, Delete
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, batched, put
 from sdrs_storaged.control.tally import Tally
@@ -29,8 +30,12 @@ class Catalog(CatalogReader):
         self._clock = clock
         self._tally = tally
         self._unpinned = unpinned
-        # Changes that the store did not answer: the record, whose it is, and what is counted of it.
-        self._doubtful: dict[tuple[str, SaveId], Save | None] = {}
+        # Changes that the store did not answer: of which save, and what is counted of it.
+        self._doubtful: dict[SaveId, tuple[Save, Save | None]] = {}
+
+    @property
+    def has_retired(self) -> bool:
+        return self._tally.retired_saves > 0 or bool(self._doubtful)
 
     async def change(self, job: JobName, step: int, edit: Callable[[Save], Save]) -> Save:
         """Change a committed record by compare-and-swap (P4)."""
@@ -40,7 +45,7 @@ class Catalog(CatalogReader):
             if edited == stored.value:
                 return edited
             try:
-                with self._counting(stored.key, stored.value, edited):
+                with self._counting(stored.value, edited):
                     await self._records.commit([stored.unchanged()], [put(stored.key, edited)])
             except ConflictError:
                 continue
@@ -51,13 +56,13 @@ class Catalog(CatalogReader):
         """As ``change``, of one generation wherever it stands in its step's order; None if it is not there any more."""
         for _ in range(MAX_TRIES):
             stored = await self._records.get(key, Save)
-            if stored is None or stored.value.save_id != save_id or not stored.value.state.is_readable:
+            if stored is None or stored.value.save_id != save_id or not stored.value.state.is_kept:
                 return None
             edited = edit(stored.value)
             if edited == stored.value:
                 return edited
             try:
-                with self._counting(key, stored.value, edited):
+                with self._counting(stored.value, edited):
                     await self._records.commit([stored.unchanged()], [put(key, edited)])
             except ConflictError:
                 continue
@@ -75,8 +80,25 @@ class Catalog(CatalogReader):
             job, step, lambda save: replace(save, damage=damage) if save.save_id == save_id else save
         )
 
+    async def mark_referring(self, home_id: SaveId, rank: int, ordinal: int, damage: str) -> None:
+        """A stored blob is lost: so is every checkpoint that refers to it, and the one that has it."""
+        async for referral in self._records.all(keys.references_to(home_id), Referral):
+            who, save_id = referral.value, SaveId(referral.key.rpartition("/")[2])
+            shard = await self._records.get(keys.shard(save_id, rank), Shard)
+            for home in (reference.home for reference in (shard.value.references if shard else ())):
+                if (home.save_id, home.ordinal) == (home_id, ordinal):
+                    await self._mark_unmarked(keys.save(who.job, who.step, who.attempt), save_id, damage)
+                    stored = await self.homes.save(who.job, home)
+                    if stored:
+                        await self._mark_unmarked(stored.key, home_id, damage)
+
+    async def _mark_unmarked(self, key: str, save_id: SaveId, damage: str) -> None:
+        await self.amend(key, save_id, lambda known: known if known.damage else replace(known, damage=damage))
+
     async def delete(self, job: JobName, step: int, *, why: str) -> Save:
-        """Into the trash, from where it can be undeleted until its grace period is over."""
+        """Into the trash, from where it can be undeleted until its grace period is over; or, while others refer to it,
+        out of sight.
+        """
         return await self.discard(await self.get(job, step), why=why)
 
     async def discard(self, stored: Stored[Save], *, why: str, compare: Sequence[Compare] = ()) -> Save:
@@ -89,36 +111,55 @@ class Catalog(CatalogReader):
         deleted = replace(
             save, state=SaveState.DELETED, before_deletion=save.state, note=why, ended_unix_ms=self._clock.unix_ms()
         )
+        key = keys.trash(save.save_id)
+        # I7: what others refer to stays where it is looked after. Its record is compared, and changes with each that
+        # begins to refer to it.
+        if await self.homes.is_referred(save):
+            deleted = replace(deleted, state=SaveState.RETIRED)
+            key = _retired_key(save)
         try:
             unpinned = await self._unpinned(save)
             if save.state is SaveState.COMMITTED:
                 await self._set_older_aside(save)
-            with self._counting(stored.key, save, None):
+            with self._counting(save, deleted if deleted.state.is_kept else None):
                 await self._records.commit(
-                    [stored.unchanged(), unpinned, *compare],
-                    [Delete(stored.key), put(keys.trash(save.save_id), deleted)],
+                    [stored.unchanged(), unpinned, *compare], [Delete(stored.key), put(key, deleted)]
                 )
         except ConflictError:
             raise UnavailableError(
                 f"{save.title} changed while it was being deleted: look at it and try again"
             ) from None
-        log.info("checkpoint_deleted", job=save.job, step=save.step, attempt=save.attempt, why=why)
+        is_kept = deleted.state.is_kept
+        log.info("checkpoint_deleted", job=save.job, step=save.step, attempt=save.attempt, why=why, is_kept=is_kept)
         return deleted
 
+    async def let_go(self, stored: Stored[Save]) -> None:
+        """A retired save goes on into the trash once nobody refers to it any more."""
+        save = stored.value
+        # P13: the record is older than the look, and is compared: who has come since changed it.
+        if save.state is not SaveState.RETIRED or await self.homes.is_referred(save):
+            return
+        with self._counting(save, None):
+            deleted = replace(save, state=SaveState.DELETED)
+            await self._records.commit(
+                [stored.unchanged()], [Delete(stored.key), put(keys.trash(save.save_id), deleted)]
+            )
+        log.info("retired_let_go", job=save.job, step=save.step, save=save.save_id)
+
     @contextmanager
-    def _counting(self, key: str, before: Save | None, after: Save | None) -> Iterator[None]:
+    def _counting(self, before: Save | None, after: Save | None) -> Iterator[None]:
         """Around a change of a record: the totals follow it. If the store leaves it unanswered, they have of it what
         they had until that is settled, or until the next change of it.
         """
         known = before or after
         assert known is not None
-        doubt = (key, known.save_id)
         try:
             yield
         except UnavailableError:
-            self._doubtful.setdefault(doubt, before)
+            self._doubtful.setdefault(known.save_id, (known, before))
             raise
-        self._count(self._doubtful.pop(doubt, before), after)
+        _, counted = self._doubtful.pop(known.save_id, (known, before))
+        self._count(counted, after)
 
     def _count(self, before: Save | None, after: Save | None) -> None:
         if before:
@@ -127,11 +168,19 @@ class Catalog(CatalogReader):
             self._tally.add(after)
 
     async def settle_doubts(self) -> None:
-        for key, save_id in list(self._doubtful):
+        for known, _ in list(self._doubtful.values()):
+            found = await self._find(known)
+            if known.save_id in self._doubtful:
+                _, counted = self._doubtful.pop(known.save_id)
+                self._count(counted, found)
+
+    async def _find(self, known: Save) -> Save | None:
+        """Wherever it counts: in its place, or retired."""
+        for key in (keys.save(known.job, known.step, known.attempt), _retired_key(known)):
             found = await self._records.get(key, Save)
-            if (key, save_id) in self._doubtful:
-                after = found.value if found and found.value.save_id == save_id else None
-                self._count(self._doubtful.pop((key, save_id)), after)
+            if found and found.value.save_id == known.save_id:
+                return found.value
+        return None
 
     async def _set_older_aside(self, save: Save) -> None:
         """Older attempts' generations of the step, which this one kept from sight: its end must not bring them up."""
@@ -146,7 +195,8 @@ class Catalog(CatalogReader):
 
     async def undelete(self, job: JobName, step: int) -> Save:
         deleted = [s async for s in self._records.all(keys.TRASH, Save) if (s.value.job, s.value.step) == (job, step)]
-        candidates = [s for s in deleted if s.value.state is SaveState.DELETED]
+        deleted += [s async for s in self._records.all(keys.saves_of_step(job, step), Save)]
+        candidates = [s for s in deleted if s.value.state in (SaveState.DELETED, SaveState.RETIRED)]
         if not candidates:
             raise NotFoundError(
                 f'job "{job}" has no deleted checkpoint of step {step} that could still be brought back'
@@ -167,7 +217,7 @@ class Catalog(CatalogReader):
             back = as_set_aside(back)
         key = keys.save(back.job, back.step, back.attempt)
         try:
-            with self._counting(key, None, back):
+            with self._counting(stored.value if stored.value.state.is_kept else None, back):
                 await self._records.commit(
                     [stored.unchanged(), owner.unchanged(), Compare.absent(key)], [Delete(stored.key), put(key, back)]
                 )
@@ -175,3 +225,7 @@ class Catalog(CatalogReader):
             raise AlreadyExistsError(f"{back.title} was saved again meanwhile, or is just being collected") from None
         log.info("checkpoint_undeleted", job=job, step=step)
         return back
+
+
+def _retired_key(save: Save) -> str:
+    return keys.retired(save.job, save.step, save.attempt, save.save_id)

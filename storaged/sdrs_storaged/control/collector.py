@@ -1,6 +1,7 @@
 """Letting go of data, never on doubt (I7).
 
-Four steps, each safe to interrupt: abandoned saves are aborted; the pools' retention deletes into the trash; what
+Five steps, each safe to interrupt: abandoned saves are aborted; the pools' retention deletes into the trash; what was
+deleted and kept for others that refer to it goes there once none does; what
 lies in the trash beyond its grace period is condemned by transaction, its holders are marked as dropping (P14),
 dropped, and forgotten once their nodes confirmed; and fragments that no record names are dropped after two complete
 scans of their node.
@@ -118,6 +119,7 @@ class Collector:
         await self._catalog.settle_doubts()
         await self._commits.expire()
         await self._apply_retention()
+        await self._let_retired_go()
         async for stored in self._records.all(keys.TRASH, Save):
             with _set_apart(stored.value):
                 await self._empty_trash(stored)
@@ -165,15 +167,27 @@ class Collector:
 
     # Trash
 
+    async def _let_retired_go(self) -> None:
+        if not self._catalog.has_retired:
+            return
+        async for stored in self._records.all(keys.SAVES, Save):
+            if stored.value.state is SaveState.RETIRED:
+                with _set_apart(stored.value):
+                    await self._catalog.let_go(stored)
+
     async def _empty_trash(self, stored: Stored[Save]) -> None:
         save = stored.value
         if save.state is not SaveState.CONDEMNED:
             if self._clock.unix_ms() - save.ended_unix_ms < self._grace_ms:
                 return
-            condemned = replace(save, state=SaveState.CONDEMNED)
+            if await self._catalog.homes.is_referred(save):
+                return  # put here by a rebuild: nobody can begin to refer to it in the trash, so once none does it goes
+            condemned = replace(save, state=SaveState.CONDEMNED, homes=())
+            referrals = [Delete(keys.reference(home, save.save_id)) for home in save.homes]
             try:
-                # P13: final. An undelete compares the same record, so only one of the two wins.
-                revision = await self._records.commit([stored.unchanged()], [put(stored.key, condemned)])
+                # P13: final. An undelete compares the same record, so only one of the two wins. Only now, when it can
+                # never be read again, does it let go of what it refers to.
+                revision = await self._records.commit([stored.unchanged()], [put(stored.key, condemned), *referrals])
             except ConflictError:
                 return
             stored = Stored(stored.key, condemned, revision)

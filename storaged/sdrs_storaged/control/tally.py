@@ -19,6 +19,8 @@ class Tally:
         self.mirrored_bytes: Counter[PoolName] = Counter()
         self.mirrors_in: Counter[str] = Counter()
         self.degraded_saves = 0
+        # Deleted ones that others refer to: counted above, since their bytes are there.
+        self.retired_saves = 0
         self.commits_total = 0
         # By save, not by title: a step may have several generations, and the damage belongs to one.
         self.damaged: dict[SaveId, Save] = {}
@@ -34,11 +36,12 @@ class Tally:
 
     def _count(self, save: Save, sign: int) -> None:
         self.saves_by_pool[save.pool] += sign
-        self.bytes_by_pool[save.pool] += sign * save.size_bytes
+        self.bytes_by_pool[save.pool] += sign * save.stored_bytes
         self.degraded_saves += sign * save.degraded
+        self.retired_saves += sign * (save.state is SaveState.RETIRED)
         if save.mirror_pool:
             self.mirrored_saves[save.pool] += sign
-            self.mirrored_bytes[save.pool] += sign * save.size_bytes
+            self.mirrored_bytes[save.pool] += sign * save.stored_bytes
             self.mirrors_in[save.mirror_pool] += sign
 
     def change(self, before: Save, after: Save) -> None:
