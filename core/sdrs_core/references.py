@@ -82,11 +82,11 @@ def may_be_unchanged(previous: Iterable[Reference], size_bytes: int, hash: str) 
 
 
 def is_changing(previous: Iterable[Reference], ordinal: int, size_bytes: int, hash: str) -> bool:
-    """Whether the blob at this place was another one before: it will be another one next time as well, and its BLAKE3
-    is not worth computing until it is found the same once.
+    """Whether another blob was at this place before, and this one nowhere: it will be another one next time as well,
+    and its BLAKE3 is not worth computing until it is found the same once.
     """
-    at_place = (offer for offer in previous if (offer.ordinal, offer.size_bytes) == (ordinal, size_bytes))
-    return any(offer.hash != hash for offer in at_place)
+    alike = [offer for offer in previous if offer.size_bytes == size_bytes]
+    return any(offer.ordinal == ordinal for offer in alike) and all(offer.hash != hash for offer in alike)
 
 
 def home_blob(reference: Reference, home: Shard) -> Blob | None:
