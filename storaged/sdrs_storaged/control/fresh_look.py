@@ -97,9 +97,12 @@ class FreshLook:
                     if save.state is SaveState.PENDING:
                         troubles.add(Trouble.PENDING)
                         continue
-                    if not _is_elsewhere(shard.value, blob, node_id):
+                    is_only_here = not _is_elsewhere(shard.value, blob, node_id)
+                    if is_only_here:
                         troubles.add(Trouble.ONLY_HERE)
-                    if save.state.is_kept:
+                    # A deleted save is given up already; who needed this blob of it is named below.
+                    is_given_up = is_only_here and save.state is SaveState.RETIRED
+                    if save.state.is_kept and not is_given_up:
                         found.held_blobs += 1
                         found.held_bytes += _held_bytes(blob, node_id)
                         troubles.update(self._troubles(save, shard.value, blob, nodes, node_id))
