@@ -150,6 +150,8 @@ class Save:
     # How many saves have begun to refer to this one. It only rises: each new one changes this record, so that whoever
     # lets the save go has either seen it or is refused (P13).
     referrals: int = 0
+    # Of a retired one: what nobody referred to was let go, and who was asked then; empty: it is whole.
+    trimmed: str = ""
 
     @property
     def title(self) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sdrs_core.checkpoints import Blob, Home, Reference, Save, Shard
+from sdrs_core.ids import SaveId
 
 # Smaller ones are cheaper to store than to keep track of.
 LEAST_BYTES = 1 << 20
@@ -92,6 +93,11 @@ def is_changing(previous: Iterable[Reference], ordinal: int, size_bytes: int, ha
 def home_blob(reference: Reference, home: Shard) -> Blob | None:
     """The blob that a reference stands for, in whatever form it is stored now (P2)."""
     return next((blob for blob in home.blobs if blob.ordinal == reference.home.ordinal), None)
+
+
+def needed_of(home_id: SaveId, shard: Shard) -> set[int]:
+    """Which blobs of the home's shard of the same rank ``shard`` refers to."""
+    return {reference.home.ordinal for reference in shard.references if reference.home.save_id == home_id}
 
 
 def check_references(shard: Shard, homes: Sequence[Shard | None]) -> str:

@@ -283,9 +283,16 @@ async def delete_both_and_collect(harness: Harness) -> None:
 async def delete_and_undelete_the_home(harness: Harness) -> None:
     if 10 in await harness.steps():
         await harness.controller.catalog.delete(JOB, 10, why="test")
+    await harness.collect()
+    await harness.controller.catalog.undelete(JOB, 10)
+
+
+async def delete_the_home_and_trim_it(harness: Harness) -> None:
+    if 10 in await harness.steps():
+        await harness.controller.catalog.delete(JOB, 10, why="test")
     await harness.pass_time(GRACE_SECONDS + 1)
     await harness.collect(2)
-    await harness.controller.catalog.undelete(JOB, 10)
+    assert [save.trimmed for save in await harness.listed(all_states=True)] == ["", "1:1"]
 
 
 async def all_that_is_visible_can_be_read_and_nothing_leaks(harness: Harness) -> None:
@@ -315,7 +322,7 @@ async def all_that_is_visible_can_be_read_and_nothing_leaks(harness: Harness) ->
 @pytest.mark.parametrize("lost", [True, False], ids=["answer lost", "failed"])
 @pytest.mark.parametrize(
     "story",
-    [refer_once_more, delete_and_undelete_the_home, delete_both_and_collect],
+    [refer_once_more, delete_and_undelete_the_home, delete_the_home_and_trim_it, delete_both_and_collect],
     ids=lambda story: str(story.__name__),
 )
 def test_an_interrupt_at_any_transaction_loses_no_shared_blob_and_leaks_none(

@@ -10,11 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from sdrs_core.checkpoints import Home, Save, SaveState
+from sdrs_core.checkpoints import Home, Reference, Save, SaveState
 from sdrs_core.cluster import DEFAULT_POOL, Retention
 from sdrs_core.errors import NotFoundError, SaveFailedError, UnavailableError
 from sdrs_core.ids import JobName
 from sdrs_core.levels import Level
+from sdrs_storaged.control import keys
+from sdrs_storaged.control.records import put
 from tests.support.control import BLOB_BYTES, GRACE_SECONDS, JOB, TTL_SECONDS, Harness, attempt, started
 from tests.support.referring import (
     is_readable,
@@ -233,12 +235,13 @@ def test_nothing_is_let_go_when_it_cannot_be_told_who_refers() -> None:
 # Coming back, and ending
 
 
-def test_a_retired_save_can_be_undeleted_at_any_time() -> None:
+def test_a_retired_save_can_be_undeleted_within_its_grace_period() -> None:
     async def run() -> None:
         harness, home = await prepared()
         await save_referring(harness, 20)
         await delete(harness, 10)
-        await let_time_pass(harness)
+        await harness.pass_time(GRACE_SECONDS - 1)
+        await harness.collect(2)
         back = await harness.controller.catalog.undelete(JOB, 10)
         assert (back.state, back.save_id, back.note) == (SaveState.COMMITTED, home.save_id, "")
         assert await harness.steps() == [20, 10]
@@ -296,6 +299,102 @@ def test_an_abort_that_overlaps_with_a_reference_takes_effect() -> None:
         await harness.controller.commits.abort(begun.save.save_id, begun.capability, "given up")
         [aborted] = await harness.trash()
         assert (aborted.state, len(aborted.homes)) == (SaveState.ABORTED, 1)
+
+    asyncio.run(run())
+
+
+# What nobody refers to
+
+
+def test_of_a_retired_save_only_what_others_refer_to_is_kept_beyond_its_grace_period() -> None:
+    async def run() -> None:
+        harness, home = await prepared()
+        await save_referring(harness, 20)
+        shared = await shared_blob(harness, home)
+        await delete(harness, 10)
+        await let_time_pass(harness)
+        assert [blob.ordinal for shard in await harness.shards(home) for blob in shard.blobs] == [1]
+        assert harness.controller.tally.bytes_by_pool[DEFAULT_POOL] == 2 * BLOB_BYTES
+        own = (await resolved(harness, 20)).blobs[0]
+        assert harness.nodes.names() == {(shared.id, 0), (own.id, 0)}
+        with pytest.raises(NotFoundError, match="could still be brought back"):
+            await harness.controller.catalog.undelete(JOB, 10)
+        # Who comes later may refer to what is left.
+        assert (await save_referring(harness, 30)).homes == (home.save_id,)
+        await delete(harness, 20)
+        await let_time_pass(harness)
+        assert await is_readable(harness, 30)
+
+    asyncio.run(run())
+
+
+def test_a_retired_save_that_refers_itself_lets_go_of_that_when_it_is_trimmed() -> None:
+    async def run() -> None:
+        harness, oldest = await prepared()
+        middle = await save_referring(harness, 20)
+        assert middle.homes == (oldest.save_id,)
+        begun = await harness.begin(30, may_refer=True)
+        # The newest refers to the first blob of the one before, which is that one's own.
+        receipt = harness.receipt(begun, blob_count=1)
+        [shard] = await harness.shards(middle)
+        named = replace(shard, blobs=(replace(shard.blobs[0], blake3="blake3"),))
+        await harness.controller.records.commit([], [put(keys.shard(middle.save_id, 0), named)])
+        blob = named.blobs[0]
+        reference = Reference(1, blob.size_bytes, blob.hash, "blake3", Home(middle.save_id, 20, 0))
+        await register(harness, replace(receipt, shard=replace(receipt.shard, references=(reference,))))
+        for step in (10, 20):
+            await delete(harness, step)
+        for _ in range(2):
+            await let_time_pass(harness)
+        assert [(save.step, save.state) for save in await harness.listed(all_states=True)] == [
+            (30, SaveState.COMMITTED),
+            (20, SaveState.RETIRED),
+        ]
+        assert await is_readable(harness, 30)
+
+    asyncio.run(run())
+
+
+def test_nothing_is_trimmed_while_a_save_that_refers_to_it_is_pending() -> None:
+    async def run() -> None:
+        harness = await started()
+        home = await save_referring(harness, 10, world_size=2)
+        begun = [await harness.begin(20, rank=rank, world_size=2, may_refer=True) for rank in range(2)]
+        await register(harness, referring_receipt(harness, begun[0], offers=begun[0].offers))
+        await delete(harness, 10)
+        await harness.pass_time(GRACE_SECONDS + 1)
+        await harness.collect(2)
+        assert [len(shard.blobs) for shard in await harness.shards(home)] == [2, 2]
+        await register(harness, referring_receipt(harness, begun[1], rank=1, offers=begun[1].offers))
+        await harness.collect()
+        assert [len(shard.blobs) for shard in await harness.shards(home)] == [1, 1]
+        assert await is_readable(harness, 20)
+
+    asyncio.run(run())
+
+
+def test_a_blob_that_was_trimmed_since_the_receipt_was_checked_is_not_referred_to() -> None:
+    """Two ranks were offered a blob of the home each. Another save refers to none of them, and the home is trimmed just
+    after the receipt was looked at.
+    """
+
+    async def run() -> None:
+        harness, home = await prepared()
+        begun = await harness.begin(30, may_refer=True)
+        receipt = referring_receipt(harness, begun, offers=begun.offers)
+        keeper = await save_referring(harness, 20)
+        # It keeps the home, but by another blob.
+        [shard] = await harness.shards(keeper)
+        other = replace(shard.references[0], home=Home(home.save_id, 10, 0))
+        await harness.controller.records.commit(
+            [], [put(keys.shard(keeper.save_id, 0), replace(shard, references=(other,)))]
+        )
+        await delete(harness, 10)
+        await harness.pass_time(GRACE_SECONDS + 1)
+        before_next_transaction(harness, harness.collect)
+        with pytest.raises(SaveFailedError, match="does not store its blob 1"):
+            await register(harness, receipt)
+        assert [blob.ordinal for known in await harness.shards(home) for blob in known.blobs] == [0]
 
     asyncio.run(run())
 

@@ -45,7 +45,7 @@ class Catalog(CatalogReader):
             if edited == stored.value:
                 return edited
             try:
-                with self._counting(stored.value, edited):
+                with self.counting(stored.value, edited):
                     await self._records.commit([stored.unchanged()], [put(stored.key, edited)])
             except ConflictError:
                 continue
@@ -62,7 +62,7 @@ class Catalog(CatalogReader):
             if edited == stored.value:
                 return edited
             try:
-                with self._counting(stored.value, edited):
+                with self.counting(stored.value, edited):
                     await self._records.commit([stored.unchanged()], [put(key, edited)])
             except ConflictError:
                 continue
@@ -121,7 +121,7 @@ class Catalog(CatalogReader):
             unpinned = await self._unpinned(save)
             if save.state is SaveState.COMMITTED:
                 await self._set_older_aside(save)
-            with self._counting(save, deleted if deleted.state.is_kept else None):
+            with self.counting(save, deleted if deleted.state.is_kept else None):
                 await self._records.commit(
                     [stored.unchanged(), unpinned, *compare], [Delete(stored.key), put(key, deleted)]
                 )
@@ -133,21 +133,8 @@ class Catalog(CatalogReader):
         log.info("checkpoint_deleted", job=save.job, step=save.step, attempt=save.attempt, why=why, is_kept=is_kept)
         return deleted
 
-    async def let_go(self, stored: Stored[Save]) -> None:
-        """A retired save goes on into the trash once nobody refers to it any more."""
-        save = stored.value
-        # P13: the record is older than the look, and is compared: who has come since changed it.
-        if save.state is not SaveState.RETIRED or await self.homes.is_referred(save):
-            return
-        with self._counting(save, None):
-            deleted = replace(save, state=SaveState.DELETED)
-            await self._records.commit(
-                [stored.unchanged()], [Delete(stored.key), put(keys.trash(save.save_id), deleted)]
-            )
-        log.info("retired_let_go", job=save.job, step=save.step, save=save.save_id)
-
     @contextmanager
-    def _counting(self, before: Save | None, after: Save | None) -> Iterator[None]:
+    def counting(self, before: Save | None, after: Save | None) -> Iterator[None]:
         """Around a change of a record: the totals follow it. If the store leaves it unanswered, they have of it what
         they had until that is settled, or until the next change of it.
         """
@@ -196,7 +183,8 @@ class Catalog(CatalogReader):
     async def undelete(self, job: JobName, step: int) -> Save:
         deleted = [s async for s in self._records.all(keys.TRASH, Save) if (s.value.job, s.value.step) == (job, step)]
         deleted += [s async for s in self._records.all(keys.saves_of_step(job, step), Save)]
-        candidates = [s for s in deleted if s.value.state in (SaveState.DELETED, SaveState.RETIRED)]
+        kinds = (SaveState.DELETED, SaveState.RETIRED)
+        candidates = [s for s in deleted if s.value.state in kinds and not s.value.trimmed]
         if not candidates:
             raise NotFoundError(
                 f'job "{job}" has no deleted checkpoint of step {step} that could still be brought back'
@@ -217,7 +205,7 @@ class Catalog(CatalogReader):
             back = as_set_aside(back)
         key = keys.save(back.job, back.step, back.attempt)
         try:
-            with self._counting(stored.value if stored.value.state.is_kept else None, back):
+            with self.counting(stored.value if stored.value.state.is_kept else None, back):
                 await self._records.commit(
                     [stored.unchanged(), owner.unchanged(), Compare.absent(key)], [Delete(stored.key), put(key, back)]
                 )

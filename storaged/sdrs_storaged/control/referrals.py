@@ -6,13 +6,13 @@ record, so it has either seen the reference or is refused; there is no moment in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sdrs_core.checkpoints import ContentKind, Home, Reference, Save, Shard
 from sdrs_core.cluster import Pool
 from sdrs_core.errors import SaveFailedError
-from sdrs_core.ids import JobName
+from sdrs_core.ids import JobName, SaveId
 from sdrs_core.redundancy import worth
 from sdrs_core.references import check_references, offers_of
 from sdrs_storaged.control import keys
@@ -60,8 +60,8 @@ class Referrals:
         """
         pool = self._members.pool(save.pool)
         homes = await self._homes.shards(shard)
-        found = [homes.get(reference.home.save_id) for reference in shard.references]
-        why = check_references(shard, [home.value if home else None for home in found])
+        self._check_stored(save, shard, homes)
+        why = ""
         for save_id, step in {(ref.home.save_id, ref.home.step) for ref in shard.references}:
             home = await self._homes.save(save.job, Home(save_id, step, 0)) if not why else None
             if home is None or home.value.pool != save.pool or home.value.damage:
@@ -70,14 +70,27 @@ class Referrals:
             why = f"it would refer to more than {MAX_HOMES} saves"
         if not why:
             level, _ = worth(pool, [blob for _, blob in await self._homes.referred(shard)], self._members.domains())
-            why = (
-                "" if level >= pool.level else f"what it refers to is stored at {level}, its pool promises {pool.level}"
-            )
+            if level < pool.level:
+                why = f"what it refers to is stored at {level}, its pool promises {pool.level}"
         if why:
-            raise SaveFailedError(f"{save.title}, rank {shard.rank}: {why}: store all of it")
+            raise _refusal(save, shard, why)
+
+    def _check_stored(self, save: Save, shard: Shard, homes: Mapping[SaveId, Stored[Shard]]) -> None:
+        found = [homes.get(reference.home.save_id) for reference in shard.references]
+        why = check_references(shard, [home.value if home else None for home in found])
+        if why:
+            raise _refusal(save, shard, why)
 
     async def write(self, pending: Pending, shards: Sequence[Shard]) -> None:
         """Put on record that the save refers to the homes of ``shards``; ConflictError if one of them changed."""
+        await self._write(pending, shards)
+        # Once that is on record and while the save is pending, nothing is taken off its homes any more. What was there
+        # when the receipt was checked may have been trimmed since.
+        for shard in shards:
+            if shard.references:
+                self._check_stored(pending.stored.value, shard, await self._homes.shards(shard))
+
+    async def _write(self, pending: Pending, shards: Sequence[Shard]) -> None:
         save = pending.stored.value
         named = {ref.home.save_id: ref.home for shard in shards for ref in shard.references}
         new = [home for save_id, home in sorted(named.items()) if save_id not in save.homes]
@@ -100,6 +113,10 @@ class Referrals:
         revision = await self._records.commit(compare, [put(pending.stored.key, referring), *writes])
         pending.stored = Stored(pending.stored.key, referring, revision)
         reach("receipt.referred")
+
+
+def _refusal(save: Save, shard: Shard, why: str) -> SaveFailedError:
+    return SaveFailedError(f"{save.title}, rank {shard.rank}: {why}: store all of it")
 
 
 def counted_bytes(size_bytes: int, offers: Sequence[Reference]) -> int:
