@@ -12,7 +12,7 @@ import pytest
 from sdrs_core.checkpoints import Save, SaveState, Verdict
 from sdrs_core.cluster import Pool
 from sdrs_core.codes import Code
-from sdrs_core.errors import SaveFailedError
+from sdrs_core.errors import RefusedError, SaveFailedError
 from sdrs_core.ids import NodeId, PoolName
 from sdrs_core.levels import Level
 from sdrs_core.pools import PoolChange
@@ -21,7 +21,7 @@ from tests.support.catalogs import FakeWitnesses, cluster_on, contents, empty_on
 from tests.support.control import GRACE_SECONDS, JOB, Harness, attempt, started
 from tests.support.deep import DEEP, NODES, SPARE, drain, look, nodes_of, stands, started_deep
 from tests.support.interrupts import interrupt_everywhere
-from tests.support.mirrors import LONG_SECONDS, go_down, repair
+from tests.support.mirrors import LONG_SECONDS, come_back, go_down, repair
 from tests.support.referring import (
     is_readable,
     referrals,
@@ -38,13 +38,14 @@ POOL = PoolName("plain")
 TWO = Pool(POOL, Level.L2, mirrors=2)
 
 
-async def prepared(pool: Pool = TWO, node_count: int = 8) -> tuple[Harness, Save]:
-    """Step 10 is deleted, and kept because step 20 refers to it."""
-    harness = Harness(node_ids=NODES[:node_count], capacity_bytes=10_000 * MIB)
+async def prepared(pool: Pool = TWO, *, apart: bool = False) -> tuple[Harness, Save]:
+    """Step 10 is deleted, and kept because step 20 refers to it. ``apart``: the two are on different nodes."""
+    harness = Harness(node_ids=NODES[:8], capacity_bytes=10_000 * MIB)
     await harness.start()
     await harness.controller.pools.create(pool, request_id="plain")
     home = await save_referring(harness, 10, pool=POOL, blob_bytes=16 * MIB)
-    await save_referring(harness, 20, pool=POOL, blob_bytes=16 * MIB)
+    avoid = nodes_of(await shared_blob(harness, home)) if apart else set[NodeId]()
+    await save_referring(harness, 20, pool=POOL, blob_bytes=16 * MIB, avoid=frozenset(avoid))
     deleted = await harness.controller.catalog.delete(JOB, 10, why="test")
     assert deleted.state is SaveState.RETIRED
     return harness, home
@@ -74,6 +75,17 @@ def test_a_retired_home_is_moved_off_a_node_that_leaves() -> None:
         assert leaving not in nodes_of(await shared_blob(harness, home))
         assert await harness.controller.nodes.remove(leaving, accept_data_loss=False) == []
         assert await is_readable(harness, 20)
+
+    asyncio.run(run())
+
+
+def test_a_node_that_holds_part_of_a_retired_home_is_not_removed() -> None:
+    async def run() -> None:
+        harness, home = await prepared(apart=True)
+        holding = min(nodes_of(await shared_blob(harness, home)) - nodes_of((await resolved(harness, 20)).blobs[0]))
+        with pytest.raises(RefusedError):
+            await harness.controller.nodes.remove(holding, accept_data_loss=False)
+        assert holding in nodes_of(await shared_blob(harness, home))
 
     asyncio.run(run())
 
@@ -215,6 +227,17 @@ def test_a_mirrored_checkpoint_is_whole_in_the_second_pool_with_all_that_it_refe
         assert [mirror.ordinal for mirror in (await resolved(harness, 20)).mirrors] == [0, 1]
         # Deleting the home takes nothing from it; that the mirror is wanted no more does.
         await harness.controller.catalog.delete(JOB, 10, why="test")
+        await repair(harness, times=2)
+        assert (await look(harness, 20)).mirror_pool == SPARE
+        # It is whole there no longer once the mirror of what it refers to is lost.
+        mirrors = (await resolved(harness, 20)).mirrors
+        assert nodes_of(mirrors[0]) != nodes_of(mirrors[1])
+        harness.nodes.full.update(harness.node_ids)
+        await go_down(harness, *nodes_of(mirrors[1]))
+        await repair(harness)
+        assert (await look(harness, 20)).mirror_pool == ""
+        harness.nodes.full.clear()
+        await come_back(harness, *nodes_of(mirrors[1]))
         await repair(harness, times=2)
         assert (await look(harness, 20)).mirror_pool == SPARE
         await harness.controller.pools.update(DEEP, PoolChange(mirror_pool="", mirror_ratio=0.0))

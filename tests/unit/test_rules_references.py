@@ -15,8 +15,11 @@ from sdrs_core.cluster import DEFAULT_POOL, Retention
 from sdrs_core.errors import NotFoundError, SaveFailedError, UnavailableError
 from sdrs_core.ids import JobName
 from sdrs_core.levels import Level
+from sdrs_core.references import offers_of
 from sdrs_storaged.control import keys
+from sdrs_storaged.control.meta.store import Delete
 from sdrs_storaged.control.records import put
+from sdrs_storaged.control.referrals import Referrals
 from tests.support.control import BLOB_BYTES, GRACE_SECONDS, JOB, TTL_SECONDS, Harness, attempt, started
 from tests.support.referring import (
     is_readable,
@@ -351,6 +354,8 @@ def test_a_retired_save_that_refers_itself_lets_go_of_that_when_it_is_trimmed() 
             (20, SaveState.RETIRED),
         ]
         assert await is_readable(harness, 30)
+        # It stands where the new shard has it, not where its home has.
+        assert [blob.ordinal for blob in (await resolved(harness, 30)).blobs] == [0, 1]
 
     asyncio.run(run())
 
@@ -395,6 +400,68 @@ def test_a_blob_that_was_trimmed_since_the_receipt_was_checked_is_not_referred_t
         with pytest.raises(SaveFailedError, match="does not store its blob 1"):
             await register(harness, receipt)
         assert [blob.ordinal for known in await harness.shards(home) for blob in known.blobs] == [0]
+
+    asyncio.run(run())
+
+
+def test_a_receipt_that_was_checked_before_a_trim_is_looked_at_again_though_another_rank_was_faster() -> None:
+    async def run() -> None:
+        harness = await started()
+        home = await save_referring(harness, 10, world_size=2)
+        keeper = await save_referring(harness, 20, world_size=2)
+        # Which needs nothing of what rank 1 stored.
+        shard = (await harness.shards(keeper))[1]
+        await harness.controller.records.commit([], [put(keys.shard(keeper.save_id, 1), replace(shard, references=()))])
+        begun = [await harness.begin(30, rank=rank, world_size=2, may_refer=True) for rank in range(2)]
+        slow = referring_receipt(harness, begun[1], rank=1, offers=offers_of(home, (await harness.shards(home))[1]))
+        assert slow.shard.references
+        referrals_of = Referrals(harness.controller.records, harness.controller.members)
+        await referrals_of.check(begun[1].save, slow.shard)
+        await delete(harness, 10)
+        await harness.pass_time(GRACE_SECONDS + 1)
+        await harness.collect()
+        await register(harness, referring_receipt(harness, begun[0], offers=begun[0].offers))
+        pending = harness.controller.commits.get(begun[0].save.save_id)
+        assert pending
+        assert pending.stored.value.homes == (home.save_id,)
+        with pytest.raises(SaveFailedError, match="does not store its blob 1"):
+            await referrals_of.write(pending, [slow.shard])
+
+    asyncio.run(run())
+
+
+def test_a_rank_of_which_nothing_is_needed_leaves_no_record_behind() -> None:
+    async def run() -> None:
+        harness = await started()
+        home = await save_referring(harness, 10, world_size=2)
+        for rank in range(2):
+            begun = await harness.begin(20, rank=rank, world_size=2, may_refer=True)
+            offers = begun.offers if rank == 0 else ()
+            await register(harness, referring_receipt(harness, begun, rank=rank, offers=offers))
+        await delete(harness, 10)
+        await let_time_pass(harness)
+        assert [len(shard.blobs) for shard in await harness.shards(home)] == [1, 0]
+        await delete(harness, 20)
+        for _ in range(2):
+            await let_time_pass(harness)
+        assert (await harness.shards(home), await harness.trash(), harness.nodes.names()) == ([], [], set())
+
+    asyncio.run(run())
+
+
+def test_what_a_rebuild_put_into_the_trash_is_not_condemned_while_others_refer_to_it() -> None:
+    async def run() -> None:
+        harness, home = await prepared()
+        await save_referring(harness, 20)
+        stored = await harness.controller.catalog.get(JOB, 10)
+        gone = replace(stored.value, state=SaveState.DELETED, ended_unix_ms=harness.clock.unix_ms())
+        await harness.controller.records.commit([], [Delete(stored.key), put(keys.trash(home.save_id), gone)])
+        await let_time_pass(harness)
+        assert [save.state for save in await harness.trash()] == [SaveState.DELETED]
+        assert await is_readable(harness, 20)
+        await delete(harness, 20)
+        await let_time_pass(harness)
+        assert await harness.trash() == []
 
     asyncio.run(run())
 
