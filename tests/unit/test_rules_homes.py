@@ -204,6 +204,26 @@ def test_a_verification_reads_what_is_referred_to_and_lifts_the_mark() -> None:
     asyncio.run(run())
 
 
+def test_a_scrub_lifts_the_mark_of_a_checkpoint_only_once_its_home_is_sound() -> None:
+    async def run() -> None:
+        harness = await started()
+        home = await save_referring(harness, 10)
+        await save_referring(harness, 20)
+        blob = await shared_blob(harness, home)
+        harness.nodes.verdicts[blob.id] = Verdict.CORRUPT
+        await scrub(harness)
+        await scrub(harness)
+        assert (await look(harness, 20)).damage
+        del harness.nodes.verdicts[blob.id]
+        # The newest is looked at first: its home is not known to be sound before the next one.
+        await scrub(harness)
+        assert ((await look(harness, 10)).damage, bool((await look(harness, 20)).damage)) == ("", True)
+        await scrub(harness)
+        assert (await look(harness, 20)).damage == ""
+
+    asyncio.run(run())
+
+
 # The second pool
 
 
