@@ -150,6 +150,9 @@ class Checks(BlobChecks):
         lost = {blob.ordinal for blob in known.blobs} - {blob.ordinal for blob in shard.blobs}
         if not lost and known.references == shard.references:
             return
+        needed = {ref.home.save_id for each in self.shards[shard.save_id].values() for ref in each.references}
+        for home_id in {ref.home.save_id for ref in known.references} - needed:
+            self.referring[home_id].discard(shard.save_id)
         if any(save.save_id == shard.save_id and save.state is not SaveState.RETIRED for save in self.saves.values()):
             self.fail(f"I4: blobs {sorted(lost)} of save {shard.save_id} were taken off its record")
         for save_id in self.referring[shard.save_id]:

@@ -90,7 +90,8 @@ class Ledger:
         if any(save.save_id == save_id for save in self.saves.values()):
             return True
         trashed = self.trash.get(save_id)
-        return trashed is not None and trashed.state is SaveState.DELETED
+        # Of which parts were let go while it was retired, it cannot be undeleted.
+        return trashed is not None and trashed.state is SaveState.DELETED and not trashed.trimmed
 
     def had(self, blob: Blob, holder: Holder, *, on_this_disk: bool = False) -> bool:
         """Whether the fragment on record is durable; it may have moved to another disk of its node since."""

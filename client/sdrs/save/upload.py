@@ -83,6 +83,8 @@ class Upload:
         self._unchanged = Unchanged(payload)
         self._may_refer = self._unchanged.is_able
         self._references: dict[int, Reference] = {}
+        # What will be sent, once that is known to be less than all.
+        self._stored_bytes: int | None = None
 
     def run(self) -> SaveId:
         """Bring the shard in; the id of its save. Raises once nothing more can be tried."""
@@ -120,14 +122,18 @@ class Upload:
 
     def _refer(self, begun: BeginSaveResponse) -> BeginSaveResponse:
         """Find out what need not be sent. If that is less than the controller has counted on, it is told before any
-        byte goes out, so that a pool's quota holds.
+        byte goes out: it may have to choose another group, and a pool's quota holds.
         """
         with self._renewed(begun):
             self._references = self._unchanged.refer([reference_from(offer) for offer in begun.offers])
         stored_bytes = self._payload.total_bytes - sum(ref.size_bytes for ref in self._references.values())
-        if begun.HasField("counted_bytes") and stored_bytes > begun.counted_bytes:
-            return self._ask_begin(stored_bytes=stored_bytes)
-        return begun
+        if not begun.HasField("counted_bytes") or stored_bytes <= begun.counted_bytes:
+            return begun
+        self._stored_bytes = stored_bytes
+        try:
+            return self._begin()
+        finally:
+            self._stored_bytes = None
 
     def _try_group(self, begun: BeginSaveResponse) -> SdrsError | None:
         """None when the shard is in; a failure after which trying again makes sense."""
@@ -213,7 +219,7 @@ class Upload:
                     raise lasting from error
         return self._ask_begin()
 
-    def _ask_begin(self, patience_seconds: float | None = None, stored_bytes: int | None = None) -> BeginSaveResponse:
+    def _ask_begin(self, patience_seconds: float | None = None) -> BeginSaveResponse:
         order = self._order
         request = BeginSaveRequest(
             request_id=random_id(),
@@ -226,8 +232,8 @@ class Upload:
             level=level_to(order.level),
             kind=kind_to(order.kind),
             host=socket.gethostname(),
-            size_bytes=self._payload.total_bytes if stored_bytes is None else stored_bytes,
-            may_refer=self._may_refer and stored_bytes is None,
+            size_bytes=self._payload.total_bytes if self._stored_bytes is None else self._stored_bytes,
+            may_refer=self._may_refer and self._stored_bytes is None,
             avoid_node_ids=self._trouble.avoided(),
         )
         response: BeginSaveResponse = self._control.call("begin_save", request, patience_seconds=patience_seconds)

@@ -133,7 +133,7 @@ class Saves:
             group,
             registered.value if registered else None,
             offers if group else (),
-            counted if pool.quota_bytes and offers else None,
+            counted if offers else None,
         )
 
     async def _open(self, request: SaveRequest, refusal: SdrsError | None) -> Stored[Save]:
