@@ -486,6 +486,22 @@ def test_retention_keeps_what_the_kept_refer_to_and_lets_it_go_with_them() -> No
     asyncio.run(run())
 
 
+def test_a_page_of_shards_is_resolved_like_each_of_them() -> None:
+    async def run() -> None:
+        harness = await started()
+        await save_referring(harness, 10, world_size=5)
+        save = await save_referring(harness, 20, world_size=5)
+        homes = harness.controller.catalog.homes
+        shards = await harness.shards(save)
+        for page in (shards, shards[2:4], shards[4:]):
+            known = await homes.of_page(page)
+            assert len(known) == len(page)
+            for shard in page:
+                assert await homes.resolved(shard, known) == await homes.resolved(shard)
+
+    asyncio.run(run())
+
+
 def test_all_ranks_of_a_save_refer_with_one_record() -> None:
     async def run() -> None:
         harness = await started()

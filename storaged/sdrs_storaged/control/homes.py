@@ -6,7 +6,7 @@ and whoever reads a shard with references is told what stands there now.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sdrs_core.checkpoints import Blob, Home, Reference, Save, Shard
@@ -15,6 +15,9 @@ from sdrs_core.mirroring import twin_of
 from sdrs_core.references import home_blob
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.records import Records, Stored
+
+# By key.
+Known = dict[str, Stored[Shard]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +40,33 @@ class Homes:
                 return stored
         return None
 
-    async def shards(self, shard: Shard) -> Mapping[SaveId, Stored[Shard]]:
-        """The shards of the same rank that ``shard`` refers to, by their saves."""
+    async def of_page(self, shards: Sequence[Shard]) -> Known:
+        """What a page of a save's shards refers to: a range for each home, instead of a read for each rank."""
+        found: Known = {}
+        ranks: dict[SaveId, list[int]] = {}
+        for shard in shards:
+            for save_id in {reference.home.save_id for reference in shard.references}:
+                ranks.setdefault(save_id, []).append(shard.rank)
+        for save_id, needed in ranks.items():
+            after = keys.shard(save_id, min(needed) - 1) if min(needed) else ""
+            limit = max(needed) - min(needed) + 1
+            page, _ = await self._records.page(keys.shards(save_id), Shard, after=after, limit=limit)
+            found |= {stored.key: stored for stored in page}
+        return found
+
+    async def shards(self, shard: Shard, known: Known | None = None) -> Mapping[SaveId, Stored[Shard]]:
+        """The shards of the same rank that ``shard`` refers to, by their saves. ``known``: ``of_page`` it."""
         found: dict[SaveId, Stored[Shard]] = {}
         for save_id in sorted({reference.home.save_id for reference in shard.references}):
-            stored = await self._records.get(keys.shard(save_id, shard.rank), Shard)
+            key = keys.shard(save_id, shard.rank)
+            stored = await self._records.get(key, Shard) if known is None else known.get(key)
             if stored:
                 found[save_id] = stored
         return found
 
-    async def referred(self, shard: Shard) -> list[tuple[Stored[Shard], Blob]]:
+    async def referred(self, shard: Shard, known: Known | None = None) -> list[tuple[Stored[Shard], Blob]]:
         """What ``shard`` refers to, each blob with the record that has it; without those that are nowhere."""
-        homes = await self.shards(shard)
+        homes = await self.shards(shard, known)
         found = []
         for reference in shard.references:
             home = homes.get(reference.home.save_id)
@@ -57,13 +75,13 @@ class Homes:
                 found.append((home, blob))
         return found
 
-    async def resolved(self, shard: Shard) -> Shard:
+    async def resolved(self, shard: Shard, known: Known | None = None) -> Shard:
         """As its readers see it: all blobs in their order, with who holds them, in this pool and in the one that
         mirrors it.
         """
         if not shard.references:
             return shard
-        homes = await self.shards(shard)
+        homes = await self.shards(shard, known)
         blobs, mirrors = list(shard.blobs), list(shard.mirrors)
         for reference in shard.references:
             home = homes.get(reference.home.save_id)

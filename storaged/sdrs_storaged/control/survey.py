@@ -121,6 +121,7 @@ class Surveyor:
             after = page[-1].key if page else after
             view = self._view(survey)
             lost: list[tuple[str, Blob]] = []
+            homes = await self._catalog.homes.of_page([shard.value for shard in page])
             for shard in await self._roll_call.check(stored, page, view.nodes):
                 for blob in shard.value.all_blobs:
                     for holder in blob.holders:
@@ -129,7 +130,7 @@ class Surveyor:
                     self._look_at_blob(stored, shard, blob, survey, found, mirrored, lost, not_before)
                 for blob in shard.value.mirrors:
                     self._look_at_mirror(stored, shard, blob, survey, mirrored, not_before)
-                referred = await self._catalog.homes.referred(shard.value)
+                referred = await self._catalog.homes.referred(shard.value, homes)
                 found.is_available &= len(referred) == len(shard.value.references)
                 for home, blob in referred:
                     self._look_at_home(save, home, blob, survey, found, mirrored, lost)

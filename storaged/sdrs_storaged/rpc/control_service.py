@@ -163,7 +163,8 @@ class ControlService(OperationsService, PoolService, UpkeepService, MetaService,
                 return [await catalog.homes.resolved(await catalog.shard(save_id, request.rank))], ""
             limit = page_size(request.page_size)
             found, more = await catalog.shards(save_id, after=request.page_token, limit=limit)
-            shards = [await catalog.homes.resolved(stored.value) for stored in found]
+            homes = await catalog.homes.of_page([stored.value for stored in found])
+            shards = [await catalog.homes.resolved(stored.value, homes) for stored in found]
             return shards, (found[-1].key if more else "")
 
         # Of a checkpoint that is known, which never changes; only who holds it does, and readers try them all.
