@@ -106,7 +106,8 @@ class Shard:
 
     @property
     def blob_count(self) -> int:
-        return len({blob.ordinal for blob in self.blobs} | {reference.ordinal for reference in self.references})
+        """Of a shard as it is sealed and recorded: what it refers to is not among its blobs."""
+        return len(self.blobs) + len(self.references)
 
     @property
     def referenced_bytes(self) -> int:
