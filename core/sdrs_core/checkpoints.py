@@ -20,10 +20,17 @@ class SaveState(StrEnum):
     ABORTED = "aborted"
     DELETED = "deleted"
     CONDEMNED = "condemned"
+    # Deleted, but later checkpoints refer to blobs of it: nobody sees it any more, and all of it is kept.
+    RETIRED = "retired"
 
     @property
     def is_readable(self) -> bool:
         return self in (SaveState.COMMITTED, SaveState.SET_ASIDE)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its blobs are looked after: repaired, scrubbed, converted, moved off what leaves."""
+        return self.is_readable or self is SaveState.RETIRED
 
 
 class ContentKind(StrEnum):
@@ -58,6 +65,30 @@ class Blob:
     hash: str
     code: str = MIRROR
     holders: tuple[Holder, ...] = ()
+    # Of the plain content, by which later saves recognise it (P23); empty: it was not computed.
+    blake3: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a blob that is referred to is stored: in the shard of this save that the same rank has, at this place."""
+
+    save_id: SaveId
+    step: int
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A blob of a shard that an earlier save of the job stores. It names the blob's true home, never another reference,
+    and no holders: these are on one record only.
+    """
+
+    ordinal: int
+    size_bytes: int
+    hash: str
+    blake3: str
+    home: Home
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +101,17 @@ class Shard:
     blobs: tuple[Blob, ...]
     # The same blobs once more, in the pool that mirrors this one; reported apart (P4), and perhaps not all of them yet.
     mirrors: tuple[Blob, ...] = ()
+    # The rest of its blobs: unchanged since an earlier save, and stored there.
+    references: tuple[Reference, ...] = ()
+
+    @property
+    def blob_count(self) -> int:
+        """Of a shard as it is sealed and recorded: what it refers to is not among its blobs."""
+        return len(self.blobs) + len(self.references)
+
+    @property
+    def referenced_bytes(self) -> int:
+        return sum(reference.size_bytes for reference in self.references)
 
     @property
     def all_blobs(self) -> tuple[Blob, ...]:
@@ -106,10 +148,23 @@ class Save:
     # Which restores failed on its bytes, up to the number that marks it as damaged; and why the last one did.
     failed_restores: tuple[str, ...] = ()
     restore_failure: str = ""
+    # Of ``size_bytes``, what earlier saves store; and which saves these are.
+    referenced_bytes: int = 0
+    homes: tuple[SaveId, ...] = ()
+    # How many saves have begun to refer to this one. It only rises: each new one changes this record, so that whoever
+    # lets the save go has either seen it or is refused (P13).
+    referrals: int = 0
+    # Of a retired one: what nobody referred to was let go, and who was asked then; empty: it is whole.
+    trimmed: str = ""
 
     @property
     def title(self) -> str:
         return f"{self.job} step {self.step}"
+
+    @property
+    def stored_bytes(self) -> int:
+        """What it stores itself."""
+        return self.size_bytes - self.referenced_bytes
 
 
 def content_hash(blobs: Iterable[tuple[int, str]]) -> str:

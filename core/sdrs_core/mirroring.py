@@ -14,13 +14,13 @@ def choose_mirrored(saves: Sequence[Save], ratio: float, *, total_bytes: int | N
     """
     if ratio <= 0:
         return frozenset()
-    left_bytes = ratio * (sum(save.size_bytes for save in saves) if total_bytes is None else total_bytes)
+    left_bytes = ratio * (sum(save.stored_bytes for save in saves) if total_bytes is None else total_bytes)
     chosen: set[SaveId] = set()
     for save in saves:
         # One that was set aside is no longer the job's history, and a damaged one cannot be mirrored whole.
         if save.state is not SaveState.COMMITTED or save.damage:
             continue
-        left_bytes -= save.size_bytes
+        left_bytes -= save.stored_bytes
         if chosen and left_bytes < 0:
             break
         chosen.add(save.save_id)

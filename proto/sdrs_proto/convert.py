@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sdrs_core.attempts import Attempt
-from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, Verdict
+from sdrs_core.checkpoints import Blob, ContentKind, Holder, Home, Reference, Save, SaveState, Shard, Verdict
 from sdrs_core.cluster import (
     Authority,
     Disk,
@@ -29,6 +29,7 @@ _SAVE_STATES = {
     SaveState.ABORTED: checkpoint_pb2.SAVE_STATE_ABORTED,
     SaveState.DELETED: checkpoint_pb2.SAVE_STATE_DELETED,
     SaveState.CONDEMNED: checkpoint_pb2.SAVE_STATE_CONDEMNED,
+    SaveState.RETIRED: checkpoint_pb2.SAVE_STATE_RETIRED,
 }
 _SAVE_STATES_BACK = {number: state for state, number in _SAVE_STATES.items()}
 _LEVELS = {
@@ -284,7 +285,13 @@ def blob_to(blob: Blob) -> checkpoint_pb2.Blob:
         for holder in blob.holders
     ]
     return checkpoint_pb2.Blob(
-        id=blob.id, ordinal=blob.ordinal, size_bytes=blob.size_bytes, hash=blob.hash, code=blob.code, holders=holders
+        id=blob.id,
+        ordinal=blob.ordinal,
+        size_bytes=blob.size_bytes,
+        hash=blob.hash,
+        code=blob.code,
+        holders=holders,
+        blake3=blob.blake3,
     )
 
 
@@ -293,7 +300,37 @@ def blob_from(message: checkpoint_pb2.Blob) -> Blob:
         Holder(NodeId(h.node_id), DiskId(h.disk_id), h.fragment_index, h.fragment_hash, h.dropping)
         for h in message.holders
     )
-    return Blob(BlobId(message.id), message.ordinal, message.size_bytes, message.hash, message.code, holders)
+    return Blob(
+        id=BlobId(message.id),
+        ordinal=message.ordinal,
+        size_bytes=message.size_bytes,
+        hash=message.hash,
+        code=message.code,
+        holders=holders,
+        blake3=message.blake3,
+    )
+
+
+def reference_to(reference: Reference) -> checkpoint_pb2.BlobReference:
+    return checkpoint_pb2.BlobReference(
+        ordinal=reference.ordinal,
+        size_bytes=reference.size_bytes,
+        hash=reference.hash,
+        blake3=reference.blake3,
+        home_save_id=reference.home.save_id,
+        home_step=reference.home.step,
+        home_ordinal=reference.home.ordinal,
+    )
+
+
+def reference_from(message: checkpoint_pb2.BlobReference) -> Reference:
+    return Reference(
+        ordinal=message.ordinal,
+        size_bytes=message.size_bytes,
+        hash=message.hash,
+        blake3=message.blake3,
+        home=Home(SaveId(message.home_save_id), message.home_step, message.home_ordinal),
+    )
 
 
 def shard_to(shard: Shard) -> checkpoint_pb2.Shard:
@@ -305,6 +342,7 @@ def shard_to(shard: Shard) -> checkpoint_pb2.Shard:
         content_hash=shard.content_hash,
         blobs=[blob_to(blob) for blob in shard.blobs],
         mirrors=[blob_to(blob) for blob in shard.mirrors],
+        references=[reference_to(reference) for reference in shard.references],
     )
 
 
@@ -317,6 +355,7 @@ def shard_from(message: checkpoint_pb2.Shard) -> Shard:
         content_hash=message.content_hash,
         blobs=tuple(blob_from(blob) for blob in message.blobs),
         mirrors=tuple(blob_from(blob) for blob in message.mirrors),
+        references=tuple(reference_from(reference) for reference in message.references),
     )
 
 
@@ -342,11 +381,12 @@ def save_to(save: Save) -> checkpoint_pb2.Checkpoint:
         mirror_pool=save.mirror_pool,
         failed_restores=save.failed_restores,
         restore_failure=save.restore_failure,
+        referenced_bytes=save.referenced_bytes,
     )
 
 
 def save_from(message: checkpoint_pb2.Checkpoint) -> Save:
-    """Without what never leaves the controller: its layout, and what it was before it was deleted."""
+    """Without what never leaves the controller: its layout, what it was before it was deleted, who refers to it."""
     return Save(
         save_id=SaveId(message.save_id),
         job=JobName(message.job),
@@ -368,6 +408,7 @@ def save_from(message: checkpoint_pb2.Checkpoint) -> Save:
         mirror_pool=message.mirror_pool,
         failed_restores=tuple(message.failed_restores),
         restore_failure=message.restore_failure,
+        referenced_bytes=message.referenced_bytes,
     )
 
 

@@ -14,6 +14,7 @@ from sdrs_core.cluster import Group
 from sdrs_core.codes import MIRROR
 from sdrs_core.ids import GroupId, JobName, NodeId, SaveId
 from sdrs_core.levels import Level
+from sdrs_core.references import home_blob, needed_of
 from sdrs_proto.v1 import membership_pb2
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.meta.store import Event, EventKind, Term
@@ -107,6 +108,9 @@ class Checks(BlobChecks):
         known = of_save.get(rank)
         if event.kind is EventKind.DELETE:
             of_save.pop(rank, None)
+            if not of_save:
+                for referring in self.referring.values():
+                    referring.discard(SaveId(save_id))
             if known and self.counts(known.save_id):
                 self.fail(f"I4: the record of rank {rank} of save {save_id} is gone, and the save is not")
             return
@@ -114,6 +118,9 @@ class Checks(BlobChecks):
         of_save[rank] = shard
         if known is None:
             self._receipt_taken(shard)
+            self._check_homes(shard)
+        else:
+            self._check_trimmed(known, shard)
         self.check_blobs(known, shard)
 
     def _receipt_taken(self, shard: Shard) -> None:
@@ -125,6 +132,33 @@ class Checks(BlobChecks):
             if group and is_current and all(self._is_of(group, blob) for blob in shard.blobs):
                 return
         self.fail(f"I3: rank {shard.rank} of save {shard.save_id} was taken from nobody who is primary now: {sent}")
+
+    def _check_homes(self, shard: Shard) -> None:
+        """P13, P23: what is referred to is kept by the save that stores it, and is the same."""
+        for reference in shard.references:
+            self.referring[reference.home.save_id].add(shard.save_id)
+            home = next((save for save in self.saves.values() if save.save_id == reference.home.save_id), None)
+            if home is None or not home.state.is_kept:
+                self.fail(f"P13: save {shard.save_id} refers to {reference.home.save_id}, which is not kept")
+            else:
+                stored = home_blob(reference, self.shards[home.save_id][shard.rank])
+                if stored is None or (stored.hash, stored.blake3) != (reference.hash, reference.blake3):
+                    self.fail(f"P23: save {shard.save_id} refers to a blob of {home.title} with other content")
+
+    def _check_trimmed(self, known: Shard, shard: Shard) -> None:
+        """I7: only what nobody who counts refers to is taken off a record, and only of what is deleted."""
+        lost = {blob.ordinal for blob in known.blobs} - {blob.ordinal for blob in shard.blobs}
+        if not lost and known.references == shard.references:
+            return
+        needed = {ref.home.save_id for each in self.shards[shard.save_id].values() for ref in each.references}
+        for home_id in {ref.home.save_id for ref in known.references} - needed:
+            self.referring[home_id].discard(shard.save_id)
+        if any(save.save_id == shard.save_id and save.state is not SaveState.RETIRED for save in self.saves.values()):
+            self.fail(f"I4: blobs {sorted(lost)} of save {shard.save_id} were taken off its record")
+        for save_id in self.referring[shard.save_id]:
+            other = self.shards.get(save_id, {}).get(shard.rank)
+            if self.counts(save_id) and other and needed_of(shard.save_id, other) & lost:
+                self.fail(f"I7: save {save_id} refers to what was taken off the record of {shard.save_id}")
 
     def _is_of(self, group: Group, blob: Blob) -> bool:
         """Whether members of the group hold it: all of them, or where it is spread some of them."""
@@ -147,6 +181,10 @@ class Checks(BlobChecks):
             self._check_level(before, after)
         if before is not None and before.state.is_readable and not after.state.is_readable:
             self.fail(f"I2: {after.title} was committed, and is {after.state} now")
+        if after.state is SaveState.RETIRED and key == keys.retired(
+            after.job, after.step, after.attempt, after.save_id
+        ):
+            return
         if after.state not in (SaveState.PENDING, SaveState.COMMITTED, SaveState.SET_ASIDE):
             self.fail(f"I2: {after.title} is {after.state} where generations are kept")
 
@@ -179,7 +217,8 @@ class Checks(BlobChecks):
                         self.fail(f"I1: {save.title} was committed, and blob {blob.id} is not on {holder.node_id}")
 
     def _save_left(self, before: Save) -> None:
-        trashed = self.trash.get(before.save_id)
+        kept = (save for save in self.saves.values() if save.save_id == before.save_id)
+        trashed = self.trash.get(before.save_id) or next(kept, None)
         if trashed is None:
             self.fail(f"I4: {before.title} ({before.state}) vanished without a trace")
         elif before.state.is_readable and (before.job, before.step) not in self.may_go:
@@ -224,7 +263,8 @@ class Checks(BlobChecks):
             if (told.job, told.step) not in self.may_go:
                 self.fail(f"I1: {save.title} was acknowledged, and rank {told.rank} has no record")
             return
-        if [blob.hash for blob in shard.blobs] != [hash_of(data) for data in told.contents]:
+        hashes = {part.ordinal: part.hash for part in (*shard.blobs, *shard.references)}
+        if hashes != {ordinal: hash_of(data) for ordinal, data in enumerate(told.contents)}:
             self.fail(f"I1: {save.title} was acknowledged, and rank {told.rank} is on record with other content")
         untrue = self.why_untrue([shard])
         if untrue and self.are_fragments_true:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 from sdrs_core.attempts import Attempt
-from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, content_hash
+from sdrs_core.checkpoints import Blob, ContentKind, Holder, Reference, Save, SaveState, Shard, content_hash
 from sdrs_core.errors import (
     AlreadyExistsError,
     CorruptDataError,
@@ -32,6 +32,7 @@ from sdrs_core.errors import (
 )
 from sdrs_core.ids import BlobId, JobName, SaveId, random_id
 from sdrs_core.mirroring import twin_of
+from sdrs_core.references import NewBlob, blake3_hasher, decide_references
 from sdrs_proto import convert
 from sdrs_proto.framing import Frame
 from sdrs_proto.v1 import control_pb2 as control
@@ -41,6 +42,8 @@ from tests.simulation.loop import Process
 from tests.simulation.network import Network
 from tests.simulation.reading import BlobReading
 
+# A job of such a name saves some of the same bytes step after step, and refers to them.
+FROZEN = "frozen-"
 CALL_SECONDS = 3.0
 _WRITE_SECONDS = 5.0
 _SEAL_SECONDS = 8.0
@@ -107,20 +110,24 @@ class Rank:
         gives_up = loop.time() + _PATIENCE_SECONDS
         ids: dict[tuple[str, str], list[BlobId]] = {}
         self._avoided.clear()
+        may_refer = self.job.startswith(FROZEN)
         while True:
-            begun = await self._begin(attempt, step)
+            begun = await self._begin(attempt, step, may_refer)
+            references = _references(begun, contents)
             if begun.shard_registered:
-                if begun.shard_content_hash != _shard(begun, self.rank, contents, []).content_hash:
+                if begun.shard_content_hash != _shard(begun, self.rank, contents, [], {}).content_hash:
                     raise AlreadyExistsError(f"{self.job} step {step} rank {self.rank} is in with other content")
                 break
             if loop.time() > gives_up:
                 raise SaveFailedError(f"{self.job} step {step}: out of patience")
             try:
                 mine = ids.setdefault((begun.save_id, begun.group.id), [BlobId(random_id()) for _ in contents])
-                await self._send_and_seal(begun, step, contents, mine)
+                await self._send_and_seal(begun, step, contents, mine, references)
                 break
-            except (StaleEpochError, StaleTermError, SaveFailedError):
+            except (StaleEpochError, StaleTermError):
                 pass
+            except SaveFailedError:
+                may_refer &= not references  # perhaps what it refers to was just let go
             except (UnavailableError, DeadlineExceededError, RefusedError, FullError):
                 self._avoided.add(begun.primary.id)
             await asyncio.sleep(self.random.uniform(0.02, 0.3))
@@ -128,7 +135,7 @@ class Rank:
         self.acknowledged(Acknowledged(self.job, step, self.rank, save, contents))
         return save
 
-    async def _begin(self, attempt: Attempt, step: int) -> control.BeginSaveResponse:
+    async def _begin(self, attempt: Attempt, step: int, may_refer: bool) -> control.BeginSaveResponse:
         request = control.BeginSaveRequest(
             request_id=random_id(),
             job=self.job,
@@ -140,6 +147,7 @@ class Rank:
             kind=convert.kind_to(ContentKind.STATE),
             avoid_node_ids=sorted(self._avoided),
             size_bytes=sum(map(len, contents_of(self.job, attempt, step, self.rank))),
+            may_refer=may_refer,
         )
         gives_up = asyncio.get_running_loop().time() + _REFUSED_SECONDS
         while True:
@@ -157,10 +165,17 @@ class Rank:
             await asyncio.sleep(self.random.uniform(0.05, 0.3))
 
     async def _send_and_seal(
-        self, begun: control.BeginSaveResponse, step: int, contents: Sequence[bytes], ids: Sequence[BlobId]
+        self,
+        begun: control.BeginSaveResponse,
+        step: int,
+        contents: Sequence[bytes],
+        ids: Sequence[BlobId],
+        references: dict[int, Reference],
     ) -> None:
         network, process, primary = self.control.network, self.control.process, begun.primary.id
         for ordinal, (blob_id, data) in enumerate(zip(ids, contents, strict=True)):
+            if ordinal in references:
+                continue
             intent = storage.WriteIntent(
                 save_id=begun.save_id,
                 blob_id=blob_id,
@@ -188,7 +203,7 @@ class Rank:
             attempt=begun.attempt,
             group_id=begun.group.id,
             epoch=begun.group.epoch,
-            shard=convert.shard_to(_shard(begun, self.rank, contents, ids)),
+            shard=convert.shard_to(_shard(begun, self.rank, contents, ids, references)),
             world_size=self.world_size,
         )
         await network.call(process, primary, "seal_shard", request, _SEAL_SECONDS)
@@ -291,6 +306,9 @@ class Rank:
 def contents_of(job: str, attempt: Attempt, step: int, rank: int) -> tuple[bytes, ...]:
     """What a rank saves: told by who and what it is, so that whoever reads it back knows what to expect."""
     title = f"{job} {attempt.run}:{attempt.ordinal} step {step} rank {rank}"
+    if job.startswith(FROZEN):
+        still = tuple(f"{job} rank {rank} for some steps {step // steps}" for steps in (3, 7))
+        return tuple(_content(text, n + rank) for n, text in enumerate((title, *still)))
     return tuple(_content(f"{title} blob {ordinal}", step + rank + ordinal) for ordinal in range(1 + (step + rank) % 2))
 
 
@@ -300,12 +318,36 @@ def _content(title: str, turn: int) -> bytes:
     return "".join(parts).encode()
 
 
-def _shard(begun: control.BeginSaveResponse, rank: int, contents: Sequence[bytes], ids: Sequence[BlobId]) -> Shard:
+def _references(begun: control.BeginSaveResponse, contents: Sequence[bytes]) -> dict[int, Reference]:
+    offers = [convert.reference_from(offer) for offer in begun.offers]
+    new = [NewBlob(ordinal, len(data), _blake3(data)) for ordinal, data in enumerate(contents)]
+    return decide_references(offers, new, least_bytes=1)
+
+
+def _blake3(data: bytes) -> str:
+    hasher = blake3_hasher()
+    assert hasher is not None
+    hasher.update(memoryview(data))
+    return hasher.hexdigest()
+
+
+def _shard(
+    begun: control.BeginSaveResponse,
+    rank: int,
+    contents: Sequence[bytes],
+    ids: Sequence[BlobId],
+    references: dict[int, Reference],
+) -> Shard:
     hashes = [hash_of(data) for data in contents]
     sizes = [len(data) for data in contents]
-    blobs = [Blob(blob_id, ordinal, sizes[ordinal], hashes[ordinal]) for ordinal, blob_id in enumerate(ids)]
+    blobs = tuple(
+        Blob(blob_id, ordinal, sizes[ordinal], hashes[ordinal], blake3=_blake3(contents[ordinal]))
+        for ordinal, blob_id in enumerate(ids)
+        if ordinal not in references
+    )
     whole = content_hash(zip(sizes, hashes, strict=True))
-    return Shard(SaveId(begun.save_id), rank, ContentKind.STATE, sum(sizes), whole, tuple(blobs))
+    shard = Shard(SaveId(begun.save_id), rank, ContentKind.STATE, sum(sizes), whole, blobs)
+    return replace(shard, references=tuple(references.values()))
 
 
 # What ends a save without being anybody's fault: a newer attempt took over, or nothing could be reached.

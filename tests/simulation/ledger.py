@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -42,6 +43,8 @@ class Ledger:
     saves: dict[str, Save] = field(default_factory=dict)
     trash: dict[SaveId, Save] = field(default_factory=dict)
     shards: dict[SaveId, dict[int, Shard]] = field(default_factory=dict)
+    # Who refers to blobs of a save, by its shards on record.
+    referring: defaultdict[SaveId, set[SaveId]] = field(default_factory=lambda: defaultdict(set))
     acknowledged: dict[SaveId, Acknowledged] = field(default_factory=dict)
     # (job, step) that an operator asked to delete, at whatever moment that takes effect.
     may_go: set[tuple[JobName, int]] = field(default_factory=set)
@@ -78,11 +81,17 @@ class Ledger:
         return {node_id: node.domain for node_id, node in self.nodes.items()}
 
     def counts(self, save_id: SaveId) -> bool:
-        """Whether anybody may still want the save's bytes: it is pending, readable, or could be undeleted."""
+        """Whether anybody may still want the save's bytes: it is pending, readable, or could be undeleted; or one that
+        is so refers to it.
+        """
+        return self._is_wanted(save_id) or any(map(self._is_wanted, self.referring.get(save_id, ())))
+
+    def _is_wanted(self, save_id: SaveId) -> bool:
         if any(save.save_id == save_id for save in self.saves.values()):
             return True
         trashed = self.trash.get(save_id)
-        return trashed is not None and trashed.state is SaveState.DELETED
+        # Of which parts were let go while it was retired, it cannot be undeleted.
+        return trashed is not None and trashed.state is SaveState.DELETED and not trashed.trimmed
 
     def had(self, blob: Blob, holder: Holder, *, on_this_disk: bool = False) -> bool:
         """Whether the fragment on record is durable; it may have moved to another disk of its node since."""
@@ -143,7 +152,7 @@ class Ledger:
     def why_degraded(self) -> str:
         """What repair has still to do; empty once every readable blob is as its pool wants it."""
         for save, _, blob in self.wanted_blobs():
-            if save.state.is_readable:
+            if save.state.is_kept:
                 pool = self.pools[save.pool]
                 places = {
                     node.domain
@@ -160,9 +169,9 @@ class Ledger:
         return ""
 
     def on_record(self, node_id: NodeId) -> str:
-        """A readable checkpoint that names the node; empty if none does."""
+        """A checkpoint that is kept and names the node; empty if none does."""
         for save in self.saves.values():
-            if save.state.is_readable:
+            if save.state.is_kept:
                 for shard in self.shards.get(save.save_id, {}).values():
                     for blob in shard.all_blobs:
                         if any(holder.node_id == node_id for holder in blob.holders):

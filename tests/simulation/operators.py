@@ -56,7 +56,8 @@ class Operator:
         await self._insist("create_pool", request)
 
     def _commands(self) -> tuple[Command, ...]:
-        return (self._move, self._move, self._pause, self._cordon, self._degrade, self._delete)
+        deletes = (8 if self._world.shape.refers else 1) * (self._delete,)
+        return (self._move, self._move, self._pause, self._cordon, self._degrade, *deletes)
 
     def _chosen_commands(self) -> list[Command]:
         told = self._world.commands
@@ -104,6 +105,8 @@ class Operator:
         listing = await self._ask("list_checkpoints", pb.ListCheckpointsRequest(job=job, page_size=100))
         if len(listing.checkpoints) > 1:
             step = self._random.choice(listing.checkpoints[1:]).step
+            if self._world.shape.refers and self._random.random() < 0.6:
+                step = listing.checkpoints[-1].step  # which others are most likely to refer to
             self._world.checks.may_go.add((job, step))
             await self._ask("delete_checkpoint", pb.DeleteCheckpointRequest(request_id=random_id(), job=job, step=step))
             if self._random.random() < 0.3:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from sdrs_core.codes import Code
@@ -23,6 +23,8 @@ class Shape:
     mirror_ratio: float = 0.0
     # Operators also drain, remove and add nodes and disks, change how the pool stores, and scrub.
     has_upkeep: bool = False
+    # Part of what jobs save stays the same for some steps, and they refer to it.
+    refers: bool = False
 
     @property
     def member_count(self) -> int:
@@ -32,7 +34,8 @@ class Shape:
 def shape_of(seed: int) -> Shape:
     """Every other seed stores fragments of a code, and its cluster is rebuilt while it is used."""
     chance = Random(f"{seed} shape")
-    return _coded(chance) if seed % 2 else _mirrored(chance)
+    shape = _coded(chance) if seed % 2 else _mirrored(chance)
+    return replace(shape, refers=Random(f"{seed} refers").random() < 0.4)
 
 
 def _mirrored(chance: Random) -> Shape:

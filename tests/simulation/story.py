@@ -11,6 +11,7 @@ from sdrs_core.cluster import NodeState
 from sdrs_core.errors import SdrsError
 from sdrs_core.ids import PoolName
 from tests.simulation.builders import Builder
+from tests.simulation.client import FROZEN
 from tests.simulation.faults import Faults
 from tests.simulation.operators import Operator
 from tests.simulation.people import TrainingJob
@@ -38,7 +39,8 @@ async def _tell(world: World) -> None:
     chance = world.chance("story")
     world.start_all()
     operator = operator_of(world)
-    jobs = [TrainingJob(world, "alone", 1), TrainingJob(world, "pair", 2)]
+    kind = FROZEN if world.shape.refers else ""
+    jobs = [TrainingJob(world, f"{kind}alone", 1), TrainingJob(world, f"{kind}pair", 2)]
     await until(lambda: nodes_up(world) == len(world.node_names), "all nodes are up at the beginning")
     await operator.create_pool()
     for job in jobs:
@@ -46,7 +48,7 @@ async def _tell(world: World) -> None:
     everybody = [name for job in jobs for name in job.process_names]
     faults = Faults(world, world.chance("faults"), [*everybody, "operator"])
     working = [asyncio.ensure_future(job.train()) for job in jobs]
-    if chance.random() < 0.7 or world.shape.has_upkeep:
+    if chance.random() < 0.7 or world.shape.has_upkeep or world.shape.refers:
         working.append(operator.process.spawn(operator.work([job.name for job in jobs])))
     # Where fragments are many, each second has more in it.
     await faults.run(chance.choice((6.0, 10.0, 16.0) if world.shape.code else (6.0, 12.0, 20.0)))
@@ -180,7 +182,7 @@ def _why_miscounted(world: World) -> str:
         counted = (tally.saves_by_pool[PoolName(name)], tally.mirrored_saves[PoolName(name)])
         if counted != (len(saves), len(mirrored)):
             return f"pool {name} has {len(saves)} checkpoints, {len(mirrored)} mirrored; counted are {counted}"
-        if tally.bytes_by_pool[PoolName(name)] != sum(save.size_bytes for save in saves):
+        if tally.bytes_by_pool[PoolName(name)] != sum(save.stored_bytes for save in saves):
             return f"the bytes of pool {name} are not as they are counted"
     saves = list(world.checks.saves.values())
     mirrors_in = Counter(save.mirror_pool for save in saves if save.mirror_pool)

@@ -181,7 +181,7 @@ async def fragments_by_node(cluster: Cluster, mirror_pool: str = "spare") -> dic
         save, shard = saves[stored.value.save_id], stored.value
         for blob in shard.all_blobs:
             for holder in blob.holders:
-                fragment = witnessed(save, blob.id, shard.rank, blob.ordinal, len(shard.blobs), holder.fragment_hash)
+                fragment = witnessed(save, blob.id, shard.rank, blob.ordinal, shard.blob_count, holder.fragment_hash)
                 fragment = replace(
                     fragment,
                     fragment_index=holder.fragment_index,

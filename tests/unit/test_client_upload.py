@@ -20,7 +20,7 @@ from sdrs.save.upload import REFUSED_SECONDS, Upload
 from sdrs.saving import Saving
 from sdrs.transfer.routes import Routes
 from sdrs_core.attempts import Attempt
-from sdrs_core.checkpoints import ContentKind
+from sdrs_core.checkpoints import ContentKind, Reference
 from sdrs_core.cluster import Endpoints, Group, Node
 from sdrs_core.errors import (
     DeadlineExceededError,
@@ -35,7 +35,7 @@ from sdrs_core.errors import (
 )
 from sdrs_core.ids import GroupId, NodeId, PoolName
 from sdrs_core.levels import Level
-from sdrs_proto.convert import group_to, node_to
+from sdrs_proto.convert import group_to, node_to, reference_to
 from sdrs_proto.v1.control_pb2 import BeginSaveRequest, BeginSaveResponse
 from sdrs_proto.v1.storage_pb2 import SealShardRequest, WriteIntent
 
@@ -97,6 +97,9 @@ class FakeCluster:
     watched: list[Group] = field(default_factory=list)
     moved: Moved | None = None
     is_watched: threading.Event = field(default_factory=threading.Event)
+    # What whoever may refer is told.
+    offers: list[Reference] = field(default_factory=list)
+    counted_bytes: int | None = None
 
     # Control
 
@@ -112,9 +115,15 @@ class FakeCluster:
         members = (NodeId(primary), NodeId("other"))
         group = Group(GroupId(group_id), POOL, epoch, members, NodeId(primary))
         node = Node(NodeId(primary), Endpoints("grpc", "data", "", "", "host"), "d", 1, "v")
-        return BeginSaveResponse(
+        response = BeginSaveResponse(
             save_id=SAVE_ID, attempt=1, capability="c", group=group_to(group), primary=node_to(node)
         )
+        if request.may_refer:
+            response.offers.extend(reference_to(offer) for offer in self.offers)
+            response.counted_bytes = self.counted_bytes or 0
+            if self.counted_bytes is None:
+                response.ClearField("counted_bytes")
+        return response
 
     # Maps
 

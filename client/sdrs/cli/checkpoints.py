@@ -27,6 +27,7 @@ from sdrs_core.checkpoints import Save, SaveState, Shard
 
 # A row for each rank reads well for a few; for thousands the sum says more.
 _SHARDS_SHOWN = 32
+_STEPS_NAMED = 8
 
 
 @click.group(
@@ -43,7 +44,7 @@ def ckpt() -> None:
 
 @ckpt.command("list", examples="sdrs ckpt list llm-7b\nsdrs ckpt list llm-7b --all -o json")
 @job_argument
-@click.option("--all", "all_states", is_flag=True, help="Also those pending, set aside, aborted or deleted.")
+@click.option("--all", "all_states", is_flag=True, help="Also those pending, set aside, aborted, deleted or retired.")
 @pass_settings
 def list_checkpoints(settings: Settings, job: str, all_states: bool) -> None:
     """List a job's checkpoints, newest first."""
@@ -75,6 +76,7 @@ def show(settings: Settings, job: str, step_given: int | None, step_named: int |
         "state": _state(save),
         "level": f"{save.level}, degraded: some redundancy is still being made" if save.degraded else str(save.level),
         "size": f"{format_bytes(save.size_bytes)} ({save.size_bytes} bytes)",
+        "stored": _stored(save, shards),
         "kind": save.kind.value,
         "pool": save.pool,
         "mirrored": f"whole, in pool {save.mirror_pool}" if save.mirror_pool else "no",
@@ -164,6 +166,7 @@ def _checkpoint_listing(saves: list[Save], when_empty: str) -> Listing:
         Column("STATE"),
         Column("LEVEL"),
         Column("SIZE", is_number=True),
+        Column("STORED", is_number=True),
         Column("RANKS", is_number=True),
         Column("ATTEMPT", is_number=True),
         Column("POOL"),
@@ -176,6 +179,7 @@ def _checkpoint_listing(saves: list[Save], when_empty: str) -> Listing:
             _state(save),
             str(save.level) if save.level else "",
             format_bytes(save.size_bytes),
+            format_bytes(save.stored_bytes),
             str(save.world_size),
             str(save.attempt),
             save.pool,
@@ -195,6 +199,14 @@ def _failures(save: Save) -> str:
     """Of restores, as long as they have not marked it as damaged."""
     count = len(save.failed_restores)
     return "" if not count or save.damage else f"failed to restore {count} time{'s' if count > 1 else ''}"
+
+
+def _stored(save: Save, shards: Sequence[Shard]) -> str:
+    steps = sorted({reference.home.step for shard in shards for reference in shard.references})
+    if not steps:
+        return "all of it"
+    named = ", ".join(map(str, steps[:_STEPS_NAMED])) + (" …" if len(steps) > _STEPS_NAMED else "")
+    return f"{format_bytes(save.stored_bytes)}; the rest is unchanged since step {named}"
 
 
 def _notes(save: Save) -> str:

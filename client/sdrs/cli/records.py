@@ -131,6 +131,7 @@ def checkpoint_record(save: Save) -> Record:
         "state": save.state.value,
         "level": str(save.level),
         "size_bytes": save.size_bytes,
+        "stored_bytes": save.stored_bytes,
         "attempt": save.attempt,
         "world_size": save.world_size,
         "held": save.held,
@@ -156,7 +157,13 @@ def shard_record(shard: Shard) -> Record:
         "size_bytes": shard.size_bytes,
         "content_hash": shard.content_hash,
         "nodes": shard_nodes([shard]),
+        "stored_bytes": shard.size_bytes - shard.referenced_bytes,
         "blobs": [_blob_record(blob) for blob in shard.blobs],
+        # Which of the blobs are stored by an earlier checkpoint.
+        "references": [
+            {"ordinal": reference.ordinal, "step": reference.home.step, "save_id": reference.home.save_id}
+            for reference in shard.references
+        ],
         "mirrors": [_blob_record(blob) for blob in shard.mirrors],
     }
 
@@ -168,6 +175,7 @@ def _blob_record(blob: Blob) -> Record:
         "size_bytes": blob.size_bytes,
         "hash": blob.hash,
         "code": blob.code,
+        "blake3": blob.blake3 or None,
         "holders": [
             {"node": holder.node_id, "disk": holder.disk_id, "fragment_index": holder.fragment_index}
             for holder in blob.holders

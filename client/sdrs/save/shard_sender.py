@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from sdrs.rpc.cutoff import Cutoff
 from sdrs.rpc.nodes import transfer_seconds
 from sdrs.save.order import SaveOrder
 from sdrs.save.payload import Payload
+from sdrs.save.unchanged import Unchanged
 from sdrs.saving import Saving
 from sdrs.transfer.routes import Routes
-from sdrs_core.checkpoints import Blob, Shard, content_hash
+from sdrs_core.checkpoints import Blob, Reference, Shard, content_hash
 from sdrs_core.cluster import Node
 from sdrs_core.errors import SaveFailedError
 from sdrs_core.ids import BlobId, SaveId, random_id
@@ -44,6 +45,8 @@ class ShardSender:
         tried: set[BlobId],
         durable: Callable[[BlobId], None],
         cutoff: Cutoff,
+        unchanged: Unchanged,
+        references: Mapping[int, Reference],
     ) -> None:
         self._routes = routes
         self._order = order
@@ -55,12 +58,15 @@ class ShardSender:
         self._tried = tried
         self._durable = durable
         self._cutoff = cutoff
+        self._unchanged = unchanged
+        self._references = references
 
     def send(self) -> tuple[Blob, ...]:
         self._saving.restart()
+        self._saving.add_sent(sum(reference.size_bytes for reference in self._references.values()))
         blobs: dict[int, Blob] = {}
         failures: list[BaseException] = []
-        ordinals = iter(range(len(self._payload.blobs)))
+        ordinals = iter([n for n in range(len(self._payload.blobs)) if n not in self._references])
 
         def sent(size_bytes: int) -> None:
             if failures:
@@ -74,8 +80,11 @@ class ShardSender:
                     blob = self._payload.blobs[ordinal]
                     intent = self._intent(ordinal, blob.size_bytes)
                     sent(0)
+                    identity = self._unchanged.identity(ordinal)
                     whole = self._routes.send(self._primary, intent, blob, sent, self._cutoff).result()
-                    blobs[ordinal] = Blob(self._blob_ids[ordinal], ordinal, blob.size_bytes, whole)
+                    # Only if what was hashed is what was sent: by it, other saves will be told that they have this.
+                    blake3 = identity.blake3 if identity and identity.hash == whole else ""
+                    blobs[ordinal] = Blob(self._blob_ids[ordinal], ordinal, blob.size_bytes, whole, blake3=blake3)
                     self._durable(self._blob_ids[ordinal])
             except BaseException as error:
                 failures.append(error)
@@ -91,17 +100,19 @@ class ShardSender:
                 helper.join()
         if failures:
             raise failures[0]
-        return tuple(blobs[ordinal] for ordinal in range(len(blobs)))
+        return tuple(blobs[ordinal] for ordinal in sorted(blobs))
 
     def seal(self, blobs: tuple[Blob, ...]) -> None:
         begun = self._begun
+        parts: list[Blob | Reference] = sorted((*blobs, *self._references.values()), key=lambda part: part.ordinal)
         shard = Shard(
             save_id=SaveId(begun.save_id),
             rank=self._order.rank,
             kind=self._order.kind,
             size_bytes=self._payload.total_bytes,
-            content_hash=content_hash((blob.size_bytes, blob.hash) for blob in blobs),
+            content_hash=content_hash((part.size_bytes, part.hash) for part in parts),
             blobs=blobs,
+            references=tuple(self._references.values()),
         )
         request = SealShardRequest(
             request_id=random_id(),

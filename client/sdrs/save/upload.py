@@ -21,8 +21,10 @@ from sdrs.save.order import SaveOrder
 from sdrs.save.payload import Payload, hash_payload
 from sdrs.save.shard_sender import ShardSender
 from sdrs.save.trouble import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Trouble
+from sdrs.save.unchanged import Unchanged
 from sdrs.saving import Saving
 from sdrs.transfer.routes import Routes
+from sdrs_core.checkpoints import Reference
 from sdrs_core.errors import (
     AlreadyExistsError,
     CorruptDataError,
@@ -38,7 +40,7 @@ from sdrs_core.errors import (
     UnsupportedError,
 )
 from sdrs_core.ids import BlobId, NodeId, SaveId, random_id
-from sdrs_proto.convert import attempt_to, group_from, kind_to, level_to
+from sdrs_proto.convert import attempt_to, group_from, kind_to, level_to, reference_from
 from sdrs_proto.v1.control_pb2 import AbortSaveRequest, BeginSaveRequest, BeginSaveResponse, WaitSaveRequest
 
 # A pool that is below its minimum may be about to take in a spare; the operator is told after this long.
@@ -78,6 +80,11 @@ class Upload:
         self._tried: set[BlobId] = set()
         self._durable: set[BlobId] = set()
         self._begun: BeginSaveResponse | None = None
+        self._unchanged = Unchanged(payload)
+        self._may_refer = self._unchanged.is_able
+        self._references: dict[int, Reference] = {}
+        # What will be sent, once that is known to be less than all.
+        self._stored_bytes: int | None = None
 
     def run(self) -> SaveId:
         """Bring the shard in; the id of its save. Raises once nothing more can be tried."""
@@ -98,6 +105,7 @@ class Upload:
                 return SaveId(begun.save_id)
             if self._trouble.is_over:
                 raise self._trouble.failure(self._order.title)
+            begun = self._begun = self._refer(begun)
             failure = self._try_group(begun)
             if failure is None:
                 return SaveId(begun.save_id)
@@ -111,6 +119,21 @@ class Upload:
                 failure,
             )
             self._sleep(self._trouble.pause_seconds())
+
+    def _refer(self, begun: BeginSaveResponse) -> BeginSaveResponse:
+        """Find out what need not be sent. If that is less than the controller has counted on, it is told before any
+        byte goes out: it may have to choose another group, and a pool's quota holds.
+        """
+        with self._renewed(begun):
+            self._references = self._unchanged.refer([reference_from(offer) for offer in begun.offers])
+        stored_bytes = self._payload.total_bytes - sum(ref.size_bytes for ref in self._references.values())
+        if not begun.HasField("counted_bytes") or stored_bytes <= begun.counted_bytes:
+            return begun
+        self._stored_bytes = stored_bytes
+        try:
+            return self._begin()
+        finally:
+            self._stored_bytes = None
 
     def _try_group(self, begun: BeginSaveResponse) -> SdrsError | None:
         """None when the shard is in; a failure after which trying again makes sense."""
@@ -136,7 +159,17 @@ class Upload:
         target = (begun.save_id, begun.group.id)
         ids = self._blob_ids.setdefault(target, [BlobId(random_id()) for _ in self._payload.blobs])
         sender = ShardSender(
-            self._routes, self._order, self._payload, self._saving, begun, ids, self._tried, self._durable.add, cutoff
+            self._routes,
+            self._order,
+            self._payload,
+            self._saving,
+            begun,
+            ids,
+            self._tried,
+            self._durable.add,
+            cutoff,
+            self._unchanged,
+            self._references,
         )
 
         def break_off(what: str) -> None:
@@ -150,6 +183,8 @@ class Upload:
             try:
                 sender.seal(blobs)
             except SaveFailedError as error:
+                # Perhaps what it refers to was just let go: the next try stores everything.
+                self._may_refer &= not self._references
                 raise self._anew(target, error) from error
 
     def _anew(self, target: tuple[str, str], error: SdrsError) -> _ExpiredError:
@@ -197,7 +232,8 @@ class Upload:
             level=level_to(order.level),
             kind=kind_to(order.kind),
             host=socket.gethostname(),
-            size_bytes=self._payload.total_bytes,
+            size_bytes=self._payload.total_bytes if self._stored_bytes is None else self._stored_bytes,
+            may_refer=self._may_refer and self._stored_bytes is None,
             avoid_node_ids=self._trouble.avoided(),
         )
         response: BeginSaveResponse = self._control.call("begin_save", request, patience_seconds=patience_seconds)

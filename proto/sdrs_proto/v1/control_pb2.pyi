@@ -39,13 +39,14 @@ class AbortSaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class BeginSaveRequest(_message.Message):
-    __slots__ = ["attempt", "avoid_node_ids", "host", "job", "kind", "level", "pool", "rank", "request_id", "size_bytes", "step", "world_size"]
+    __slots__ = ["attempt", "avoid_node_ids", "host", "job", "kind", "level", "may_refer", "pool", "rank", "request_id", "size_bytes", "step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     AVOID_NODE_IDS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MAY_REFER_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -58,19 +59,22 @@ class BeginSaveRequest(_message.Message):
     job: str
     kind: _checkpoint_pb2.ContentKind
     level: _cluster_pb2.Level
+    may_refer: bool
     pool: str
     rank: int
     request_id: str
     size_bytes: int
     step: int
     world_size: int
-    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., pool: _Optional[str] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., host: _Optional[str] = ..., avoid_node_ids: _Optional[_Iterable[str]] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., pool: _Optional[str] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., host: _Optional[str] = ..., avoid_node_ids: _Optional[_Iterable[str]] = ..., size_bytes: _Optional[int] = ..., may_refer: bool = ...) -> None: ...
 
 class BeginSaveResponse(_message.Message):
-    __slots__ = ["attempt", "capability", "group", "primary", "save_id", "shard_content_hash", "shard_registered", "state"]
+    __slots__ = ["attempt", "capability", "counted_bytes", "group", "offers", "primary", "save_id", "shard_content_hash", "shard_registered", "state"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CAPABILITY_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_BYTES_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    OFFERS_FIELD_NUMBER: _ClassVar[int]
     PRIMARY_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
@@ -78,13 +82,15 @@ class BeginSaveResponse(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     attempt: int
     capability: str
+    counted_bytes: int
     group: _cluster_pb2.Group
+    offers: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.BlobReference]
     primary: _cluster_pb2.Node
     save_id: str
     shard_content_hash: str
     shard_registered: bool
     state: _checkpoint_pb2.SaveState
-    def __init__(self, save_id: _Optional[str] = ..., attempt: _Optional[int] = ..., capability: _Optional[str] = ..., group: _Optional[_Union[_cluster_pb2.Group, _Mapping]] = ..., primary: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ..., shard_registered: bool = ..., shard_content_hash: _Optional[str] = ..., state: _Optional[_Union[_checkpoint_pb2.SaveState, str]] = ...) -> None: ...
+    def __init__(self, save_id: _Optional[str] = ..., attempt: _Optional[int] = ..., capability: _Optional[str] = ..., group: _Optional[_Union[_cluster_pb2.Group, _Mapping]] = ..., primary: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ..., shard_registered: bool = ..., shard_content_hash: _Optional[str] = ..., state: _Optional[_Union[_checkpoint_pb2.SaveState, str]] = ..., offers: _Optional[_Iterable[_Union[_checkpoint_pb2.BlobReference, _Mapping]]] = ..., counted_bytes: _Optional[int] = ...) -> None: ...
 
 class BlobProblem(_message.Message):
     __slots__ = ["blob_id", "node_id", "problem", "rank", "undecided"]

@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from sdrs_core.attempts import Job
-from sdrs_core.checkpoints import Save, SaveState
+from sdrs_core.checkpoints import Save, SaveState, Shard
 from sdrs_core.errors import AlreadyExistsError, NotFoundError, RefusedError, UnavailableError
 from sdrs_core.failed_restores import note_failed_restore, without_failures
 from sdrs_core.ids import JobName, SaveId
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog_reader import CatalogReader, as_set_aside
 from sdrs_storaged.control.clock import Clock
+from sdrs_storaged.control.homes import Referral
 from sdrs_storaged.control.meta.store import Compare, Delete, Op
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, batched, put
 from sdrs_storaged.control.tally import Tally
@@ -30,6 +31,10 @@ class Catalog(CatalogReader):
         self._tally = tally
         self._unpinned = unpinned
 
+    @property
+    def has_retired(self) -> bool:
+        return self._tally.retired_saves > 0 or bool(self._tally.doubtful)
+
     async def change(self, job: JobName, step: int, edit: Callable[[Save], Save]) -> Save:
         """Change a committed record by compare-and-swap (P4)."""
         for _ in range(MAX_TRIES):
@@ -38,7 +43,7 @@ class Catalog(CatalogReader):
             if edited == stored.value:
                 return edited
             try:
-                await self._write(stored, edited, [stored.unchanged()], [put(stored.key, edited)])
+                await self.write(stored, edited, [stored.unchanged()], [put(stored.key, edited)])
             except ConflictError:
                 continue
             return edited
@@ -48,13 +53,13 @@ class Catalog(CatalogReader):
         """As ``change``, of one generation wherever it stands in its step's order; None if it is not there any more."""
         for _ in range(MAX_TRIES):
             stored = await self._records.get(key, Save)
-            if stored is None or stored.value.save_id != save_id or not stored.value.state.is_readable:
+            if stored is None or stored.value.save_id != save_id or not stored.value.state.is_kept:
                 return None
             edited = edit(stored.value)
             if edited == stored.value:
                 return edited
             try:
-                await self._write(stored, edited, [stored.unchanged()], [put(key, edited)])
+                await self.write(stored, edited, [stored.unchanged()], [put(key, edited)])
             except ConflictError:
                 continue
             return edited
@@ -84,8 +89,25 @@ class Catalog(CatalogReader):
             log.warning("restore_failed", job=job, step=step, times=len(save.failed_restores), why=why)
         return save
 
+    async def mark_referring(self, home_id: SaveId, rank: int, ordinal: int, damage: str) -> None:
+        """A stored blob is lost: so is every checkpoint that refers to it, and the one that has it."""
+        async for referral in self._records.all(keys.references_to(home_id), Referral):
+            who, save_id = referral.value, SaveId(referral.key.rpartition("/")[2])
+            shard = await self._records.get(keys.shard(save_id, rank), Shard)
+            for home in (reference.home for reference in (shard.value.references if shard else ())):
+                if (home.save_id, home.ordinal) == (home_id, ordinal):
+                    await self._mark_unmarked(keys.save(who.job, who.step, who.attempt), save_id, damage)
+                    stored = await self.homes.save(who.job, home)
+                    if stored:
+                        await self._mark_unmarked(stored.key, home_id, damage)
+
+    async def _mark_unmarked(self, key: str, save_id: SaveId, damage: str) -> None:
+        await self.amend(key, save_id, lambda known: known if known.damage else replace(known, damage=damage))
+
     async def delete(self, job: JobName, step: int, *, why: str) -> Save:
-        """Into the trash, from where it can be undeleted until its grace period is over."""
+        """Into the trash, from where it can be undeleted until its grace period is over; or, while others refer to it,
+        out of sight.
+        """
         return await self.discard(await self.get(job, step), why=why)
 
     async def discard(self, stored: Stored[Save], *, why: str, compare: Sequence[Compare] = ()) -> Save:
@@ -98,27 +120,36 @@ class Catalog(CatalogReader):
         deleted = replace(
             save, state=SaveState.DELETED, before_deletion=save.state, note=why, ended_unix_ms=self._clock.unix_ms()
         )
+        key = keys.trash(save.save_id)
+        # I7: what others refer to stays where it is looked after. Its record is compared, and changes with each that
+        # begins to refer to it.
+        if await self.homes.is_referred(save):
+            deleted = replace(deleted, state=SaveState.RETIRED)
+            key = _retired_key(save)
         try:
             unpinned = await self._unpinned(save)
             if save.state is SaveState.COMMITTED:
                 await self._set_older_aside(save)
-            await self._write(
+            await self.write(
                 stored,
-                None,
+                deleted if deleted.state.is_kept else None,
                 [stored.unchanged(), unpinned, *compare],
-                [Delete(stored.key), put(keys.trash(save.save_id), deleted)],
+                [Delete(stored.key), put(key, deleted)],
             )
         except ConflictError:
             raise UnavailableError(
                 f"{save.title} changed while it was being deleted: look at it and try again"
             ) from None
-        log.info("checkpoint_deleted", job=save.job, step=save.step, attempt=save.attempt, why=why)
+        is_kept = deleted.state.is_kept
+        log.info("checkpoint_deleted", job=save.job, step=save.step, attempt=save.attempt, why=why, is_kept=is_kept)
         return deleted
 
-    async def _write(
+    async def write(
         self, before: Stored[Save] | Stored[None], after: Save | None, compare: Sequence[Compare], then: Sequence[Op]
-    ) -> None:
-        """Change the record ``before`` into ``after``. The totals follow it, also if the store leaves it unanswered."""
+    ) -> int:
+        """Change the record ``before`` into ``after``; the revision. The totals follow it, also if the store leaves it
+        unanswered.
+        """
         known = before.value or after
         assert known is not None
         self._tally.follow(known.save_id, before.value, before.revision)
@@ -126,21 +157,32 @@ class Catalog(CatalogReader):
             revision = await self._records.commit(compare, then)
         except BaseException:
             # After a conflict too: what it lost against may be a change of our own that was given up before.
-            self._tally.doubt(known.save_id, before.key)
+            self._tally.doubt(known)
             raise
         self._tally.count(known.save_id, after, revision)
+        return revision
 
     async def settle_doubts(self) -> None:
         """What the store did not tell is looked up."""
-        for save_id, key in list(self._tally.doubtful.items()):
+        for save_id, known in list(self._tally.doubtful.items()):
             # First: a doubt that comes up while this one is looked into is another one.
             del self._tally.doubtful[save_id]
             try:
-                found, revision = await self._records.look(key, Save)
+                found, revision = await self._find(known)
             except BaseException:
-                self._tally.doubt(save_id, key)
+                self._tally.doubt(known)
                 raise
-            self._tally.count(save_id, found.value if found and found.value.save_id == save_id else None, revision)
+            self._tally.count(save_id, found, revision)
+
+    async def _find(self, known: Save) -> tuple[Save | None, int]:
+        """Wherever it counts: in its place, or retired. If it is nowhere, it may have moved between the looks: then it
+        was not found as of the first, and who moved it tells.
+        """
+        in_place, first_revision = await self._records.look(keys.save(known.job, known.step, known.attempt), Save)
+        if in_place and in_place.value.save_id == known.save_id:
+            return in_place.value, first_revision
+        retired, revision = await self._records.look(_retired_key(known), Save)
+        return (retired.value, revision) if retired else (None, first_revision)
 
     async def _set_older_aside(self, save: Save) -> None:
         """Older attempts' generations of the step, which this one kept from sight: its end must not bring them up."""
@@ -155,7 +197,9 @@ class Catalog(CatalogReader):
 
     async def undelete(self, job: JobName, step: int) -> Save:
         deleted = [s async for s in self._records.all(keys.TRASH, Save) if (s.value.job, s.value.step) == (job, step)]
-        candidates = [s for s in deleted if s.value.state is SaveState.DELETED]
+        deleted += [s async for s in self._records.all(keys.saves_of_step(job, step), Save)]
+        kinds = (SaveState.DELETED, SaveState.RETIRED)
+        candidates = [s for s in deleted if s.value.state in kinds and not s.value.trimmed]
         if not candidates:
             raise NotFoundError(
                 f'job "{job}" has no deleted checkpoint of step {step} that could still be brought back'
@@ -176,9 +220,9 @@ class Catalog(CatalogReader):
             back = as_set_aside(back)
         key = keys.save(back.job, back.step, back.attempt)
         try:
-            await self._write(
-                # It is gone since it came into the trash.
-                Stored(key, None, stored.revision),
+            await self.write(
+                # One that is not kept is gone since it came into the trash.
+                stored if stored.value.state.is_kept else Stored(key, None, stored.revision),
                 back,
                 [stored.unchanged(), owner.unchanged(), Compare.absent(key)],
                 [Delete(stored.key), put(key, back)],
@@ -187,3 +231,7 @@ class Catalog(CatalogReader):
             raise AlreadyExistsError(f"{back.title} was saved again meanwhile, or is just being collected") from None
         log.info("checkpoint_undeleted", job=job, step=step)
         return back
+
+
+def _retired_key(save: Save) -> str:
+    return keys.retired(save.job, save.step, save.attempt, save.save_id)

@@ -9,6 +9,7 @@ from sdrs_core.checkpoints import Save, SaveState, Shard, newest_by_step
 from sdrs_core.errors import NotFoundError
 from sdrs_core.ids import JobName, SaveId, check_name, check_step
 from sdrs_storaged.control import keys
+from sdrs_storaged.control.homes import Homes
 from sdrs_storaged.control.records import PAGE_ENTRIES, Records, Stored
 
 _MAX_NAMED_STEPS = 8
@@ -17,6 +18,7 @@ _MAX_NAMED_STEPS = 8
 class CatalogReader:
     def __init__(self, records: Records) -> None:
         self._records = records
+        self.homes = Homes(records)
 
     async def page(self, job: JobName, *, all_states: bool, after: str, limit: int) -> tuple[list[Save], str]:
         """A page of a job's checkpoints, newest first, read from the store itself (P17); and the token of the next."""
@@ -63,7 +65,8 @@ class CatalogReader:
             for stored in found:
                 if stored.value.state is state:
                     return stored
-        raise NotFoundError(await self._explain_missing(job, step, pending=bool(found)), job=job, step=step)
+        is_pending = any(stored.value.state is SaveState.PENDING for stored in found)
+        raise NotFoundError(await self._explain_missing(job, step, pending=is_pending), job=job, step=step)
 
     async def _explain_missing(self, job: JobName, step: int, *, pending: bool) -> str:
         if pending:
@@ -73,6 +76,8 @@ class CatalogReader:
             newest = ", ".join(str(save.step) for save in saves[:_MAX_NAMED_STEPS])
             return f'job "{job}" has no checkpoint of step {step}; the newest are {newest}'
         return f'job "{job}" has no checkpoints: is the name right? See: sdrs status'
+
+    # As they are on record: what a shard refers to is in ``homes``.
 
     async def shards(self, save_id: SaveId, *, after: str, limit: int) -> tuple[list[Stored[Shard]], bool]:
         return await self._records.page(keys.shards(save_id), Shard, after=after, limit=limit)

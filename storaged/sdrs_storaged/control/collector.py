@@ -1,9 +1,9 @@
 """Letting go of data, never on doubt (I7).
 
-Four steps, each safe to interrupt: abandoned saves are aborted; the pools' retention deletes into the trash; what
-lies in the trash beyond its grace period is condemned by transaction, its holders are marked as dropping (P14),
-dropped, and forgotten once their nodes confirmed; and fragments that no record names are dropped after two complete
-scans of their node.
+Five steps, each safe to interrupt: abandoned saves are aborted; the pools' retention deletes into the trash; what was
+deleted and kept for others that refer to it goes there once none does (``retired``); what lies in the trash beyond its
+grace period is condemned by transaction, its holders are marked as dropping (P14), dropped, and forgotten once their
+nodes confirmed; and fragments that no record names are dropped after two complete scans of their node.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Delete, Put
 from sdrs_storaged.control.records import MAX_TXN_RECORDS, ConflictError, Records, Stored, batched, put
 from sdrs_storaged.control.references import References
+from sdrs_storaged.control.retired import Retired
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
@@ -86,6 +87,7 @@ class Collector:
         self._references = references
         self._clock = clock
         self._grace_ms = grace_seconds * 1000
+        self._retired = Retired(records, catalog, clock, grace_seconds=grace_seconds)
         self._interval_seconds = interval_seconds
         self._scan_interval_seconds = scan_interval_seconds
         self._scanned_seconds = -scan_interval_seconds
@@ -118,6 +120,7 @@ class Collector:
         await self._catalog.settle_doubts()
         await self._commits.expire()
         await self._apply_retention()
+        await self._let_retired_go()
         async for stored in self._records.all(keys.TRASH, Save):
             with _set_apart(stored.value):
                 await self._empty_trash(stored)
@@ -165,15 +168,27 @@ class Collector:
 
     # Trash
 
+    async def _let_retired_go(self) -> None:
+        if not self._catalog.has_retired:
+            return
+        async for stored in self._records.all(keys.SAVES, Save):
+            if stored.value.state is SaveState.RETIRED:
+                with _set_apart(stored.value):
+                    await self._retired.look_at(stored)
+
     async def _empty_trash(self, stored: Stored[Save]) -> None:
         save = stored.value
         if save.state is not SaveState.CONDEMNED:
             if self._clock.unix_ms() - save.ended_unix_ms < self._grace_ms:
                 return
-            condemned = replace(save, state=SaveState.CONDEMNED)
+            if await self._catalog.homes.is_referred(save):
+                return  # put here by a rebuild: nobody can begin to refer to it in the trash, so once none does it goes
+            condemned = replace(save, state=SaveState.CONDEMNED, homes=())
+            referrals = [Delete(keys.reference(home, save.save_id)) for home in save.homes]
             try:
-                # P13: final. An undelete compares the same record, so only one of the two wins.
-                revision = await self._records.commit([stored.unchanged()], [put(stored.key, condemned)])
+                # P13: final. An undelete compares the same record, so only one of the two wins. Only now, when it can
+                # never be read again, does it let go of what it refers to.
+                revision = await self._records.commit([stored.unchanged()], [put(stored.key, condemned), *referrals])
             except ConflictError:
                 return
             stored = Stored(stored.key, condemned, revision)
@@ -205,7 +220,7 @@ class Collector:
         dropped = {(node_id, name) for node_id in names for name in await self._drop(node_id, names[node_id])}
         # What is confirmed is forgotten, so that a node which is down for long has nobody else asked again and again.
         left = [(stored, _without(stored.value, dropped)) for stored in shards]
-        changed = [(stored, after) for stored, after in left if after != stored.value]
+        changed = [(stored, after) for stored, after in left if after != stored.value or not any(_fragments_of(after))]
         writes_left = [
             put(stored.key, after) if any(_fragments_of(after)) else Delete(stored.key) for stored, after in changed
         ]

@@ -26,6 +26,7 @@ from sdrs_core.levels import Level
 from sdrs_core.redundancy import worth
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.clock import Clock
+from sdrs_storaged.control.homes import Homes
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Delete, Op
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, put
@@ -52,6 +53,7 @@ class Pending:
     # What they said that they bring.
     expected_bytes: dict[int, int] = field(default_factory=dict)
     size_bytes: int = 0
+    referenced_bytes: int = 0
     superseding: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -63,6 +65,7 @@ class Pending:
             self.degraded |= degraded
             self.ranks.add(shard.rank)
             self.size_bytes += shard.size_bytes
+            self.referenced_bytes += shard.referenced_bytes
             self.holders.update(holder.node_id for blob in shard.blobs for holder in blob.holders)
 
 
@@ -77,6 +80,7 @@ class Commits:
         # By save: several ranks may have tried to make the same one, each under an id of its own.
         self._doubtful: dict[SaveId, tuple[str, Save]] = {}
         self._progressed = asyncio.Event()
+        self._homes = Homes(records)
         # Told of a commit that has less redundancy than its pool asks for, or is still to be mirrored.
         self.on_unfinished: Callable[[], None] = lambda: None
 
@@ -118,7 +122,7 @@ class Commits:
 
     async def _recount(self, pending: Pending) -> None:
         async for shard in self._records.all(keys.shards(pending.stored.value.save_id), Shard):
-            self.count(pending, shard.value)
+            await self.count(pending, shard.value)
 
     def busy_groups(self) -> frozenset[GroupId]:
         """Those that a rank is on its way to."""
@@ -137,6 +141,7 @@ class Commits:
         """What saves under way have stored in this pool, or said that they will; without the one rank ``besides``."""
         return sum(
             pending.size_bytes
+            - pending.referenced_bytes
             + sum(size for rank, size in pending.expected_bytes.items() if (save_id, rank) != besides)
             for save_id, pending in self._pending.items()
             if pending.stored.value.pool == pool
@@ -148,9 +153,11 @@ class Commits:
         pending.expected_bytes[rank] = size_bytes
         self._tell_progress()
 
-    def count(self, pending: Pending, shard: Shard) -> None:
+    async def count(self, pending: Pending, shard: Shard) -> None:
+        # What it refers to counts as well: it is no safer than that.
+        blobs = (await self._homes.resolved(shard)).blobs
         pool = self._members.pool(pending.stored.value.pool)
-        pending.count(shard, *worth(pool, shard.blobs, self._members.domains()))
+        pending.count(shard, *worth(pool, blobs, self._members.domains()))
         self._tell_progress()
 
     def _tell_progress(self) -> None:
@@ -177,10 +184,10 @@ class Commits:
             try:
                 await self._commit(pending)
             except ConflictError:
-                await self._look_again(pending)
+                await self.look_again(pending)
         raise UnavailableError(f"{save.title}: the commit lost {MAX_TRIES} races in a row; it is tried again")
 
-    async def _look_again(self, pending: Pending) -> None:
+    async def look_again(self, pending: Pending) -> None:
         """After a conflict: another handler may have ended the save, or we did and the answer was lost (P6)."""
         await self._members.settle_doubt()
         found, revision = await self._records.look(pending.stored.key, Save)
@@ -213,6 +220,7 @@ class Commits:
             level=pending.level or Level.NONE,
             degraded=pending.degraded,
             size_bytes=pending.size_bytes,
+            referenced_bytes=pending.referenced_bytes,
             committed_unix_ms=self._clock.unix_ms(),
             layout=layout.value.number,
         )
@@ -245,14 +253,20 @@ class Commits:
 
     async def end_aborted(self, pending: Pending, reason: str) -> None:
         """Pending → aborted, by transaction: from here on its blobs are nobody's (P13)."""
-        save = pending.stored.value
-        aborted = replace(save, state=SaveState.ABORTED, note=reason, ended_unix_ms=self._clock.unix_ms())
-        writes: list[Op] = [Delete(pending.stored.key), put(keys.trash(save.save_id), aborted)]
-        try:
-            revision = await self._records.commit([pending.stored.unchanged()], writes)
-        except ConflictError:
-            await self._look_again(pending)  # it was committed in between: better
-            return
+        for _ in range(MAX_TRIES):
+            if pending.ended.is_set():
+                return
+            save = pending.stored.value
+            aborted = replace(save, state=SaveState.ABORTED, note=reason, ended_unix_ms=self._clock.unix_ms())
+            writes: list[Op] = [Delete(pending.stored.key), put(keys.trash(save.save_id), aborted)]
+            try:
+                revision = await self._records.commit([pending.stored.unchanged()], writes)
+                break
+            except ConflictError:
+                # It was committed in between, which is better; or a rank of it has just said what it refers to.
+                await self.look_again(pending)
+        else:
+            raise UnavailableError(f"{pending.stored.value.title} changes all the time: it is aborted later")
         self._end(pending, None, revision)
         log.warning("save_aborted", job=save.job, step=save.step, attempt=save.attempt, why=reason)
 

@@ -28,6 +28,7 @@ from sdrs_storaged.control.nodes import Nodes
 from sdrs_storaged.control.pools import Pools
 from sdrs_storaged.control.receipts import Receipts
 from sdrs_storaged.control.records import Records
+from sdrs_storaged.control.referrals import Referrals
 from sdrs_storaged.control.replacement import undo_interrupted
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.saves import Saves
@@ -73,8 +74,9 @@ class Controller:
         self.pools = Pools(records, tables, self.members, self.groups, self.events, self.map)
         self.commits = Commits(records, self.members, clock, self.tally, ttl_seconds=config.save_ttl_seconds)
         self.members.busy_groups = self.commits.busy_groups
-        self.receipts = Receipts(records, self.members, self.commits)
-        self.saves = Saves(records, self.members, clock, self.tally, self.commits)
+        referrals = Referrals(records, self.members)
+        self.receipts = Receipts(records, self.members, self.commits, referrals)
+        self.saves = Saves(records, self.members, clock, self.tally, self.commits, referrals)
         self.rounds = Rounds(records, self.saves, self.commits, clock)
         self.catalog = Catalog(records, clock, self.tally, unpinned=self.rounds.unpinned)
         self.stale_reads = StaleReads(records, self.catalog, clock)

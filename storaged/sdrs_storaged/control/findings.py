@@ -59,9 +59,7 @@ class Judge:
         judgement = judge(forms, {(found.blob.id, found.holder): found.look for found in findings})
         if judgement.is_lost and not await self._is_unchanged(shard, forms):
             return None
-        if judgement.is_lost and not findings:
-            return [_nowhere(shard, forms[0])]
-        problems = []
+        problems = [_nowhere(shard, forms[0])] if judgement.is_lost and not findings else []
         for found in findings:
             if not found.text:
                 continue
@@ -83,6 +81,8 @@ class Judge:
                     is_fatal=judgement.is_lost and found.verdict is not None,
                 )
             )
+        if damage := damage_text(problems):
+            await self._catalog.mark_referring(shard.save_id, shard.rank, forms[0].ordinal, damage)
         return problems
 
     async def _is_unchanged(self, shard: Shard, forms: Sequence[Blob]) -> bool:

@@ -19,6 +19,7 @@ from sdrs_core.soundness import counted, is_readable
 from sdrs_core.stocks import Stock, fragment_bytes
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.held import Amount
+from sdrs_storaged.control.homes import Homes
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, put
 
@@ -51,7 +52,7 @@ class Found:
             self.counts[trouble] += 1
             names = self.names.setdefault(trouble, [])
             if len(names) < _MAX_NAMED:
-                is_deleted = stored.value.state is SaveState.DELETED
+                is_deleted = stored.value.state in (SaveState.DELETED, SaveState.RETIRED)
                 names.append(f"{stored.value.title} (deleted)" if is_deleted else stored.value.title)
             if trouble is Trouble.ONLY_HERE:
                 self.only_here.append(stored)
@@ -76,6 +77,7 @@ class FreshLook:
         self._records = records
         self._members = members
         self._stocks = stocks
+        self._homes = Homes(records)
 
     async def without(self, node_id: NodeId) -> Found:
         """RefusedError while nobody can tell, because the catalog is closed or a record cannot be read."""
@@ -95,12 +97,19 @@ class FreshLook:
                     if save.state is SaveState.PENDING:
                         troubles.add(Trouble.PENDING)
                         continue
-                    if not _is_elsewhere(shard.value, blob, node_id):
+                    is_only_here = not _is_elsewhere(shard.value, blob, node_id)
+                    if is_only_here:
                         troubles.add(Trouble.ONLY_HERE)
-                    if save.state.is_readable:
+                    # A deleted save is given up already; who needed this blob of it is named below.
+                    is_given_up = is_only_here and save.state is SaveState.RETIRED
+                    if save.state.is_kept and not is_given_up:
                         found.held_blobs += 1
                         found.held_bytes += _held_bytes(blob, node_id)
                         troubles.update(self._troubles(save, shard.value, blob, nodes, node_id))
+                # Counted with its home, which it would be lost with.
+                for home, blob in await self._homes.referred(shard.value):
+                    if blob in _touched(home.value, node_id) and not _is_elsewhere(home.value, blob, node_id):
+                        troubles.add(Trouble.ONLY_HERE)
             found.note(stored, troubles)
         return found
 
@@ -108,7 +117,7 @@ class FreshLook:
         """How much of all readable checkpoints is on record for a disk."""
         found = Amount()
         async for stored in self._records.all(keys.SAVES, Save):
-            if not stored.value.state.is_readable:
+            if not stored.value.state.is_kept:
                 continue
             async for shard in self._records.all(keys.shards(stored.value.save_id), Shard):
                 for blob in shard.value.all_blobs:
@@ -151,7 +160,7 @@ class FreshLook:
     async def forget(self, node_id: NodeId) -> None:
         """Take the node off the record of every checkpoint. What only it has was given up before."""
         async for stored in self._records.all(keys.SAVES, Save):
-            if stored.value.state.is_readable:
+            if stored.value.state.is_kept:
                 async for shard in self._records.all(keys.shards(stored.value.save_id), Shard):
                     if any(_touched(shard.value, node_id)):
                         await self._forget(shard, node_id)

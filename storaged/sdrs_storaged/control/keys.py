@@ -13,6 +13,8 @@
     job/NAME                            current attempt; from where it resumed
     attempt/JOB/RUN/ORDINAL             the number of an attempt that was heard of
     save/JOB/STEP/ATTEMPT               one generation: pending, committed or set aside. The commit flips this key (I2)
+    save/JOB/STEP/ATTEMPT/SAVE          one that was deleted while others refer to it: out of sight, and kept (P13)
+    reference/HOME/SAVE                 a save refers to blobs of another, its home; it goes when the save is condemned
     trash/SAVE                          one that was aborted or deleted, on its way out
     shard/SAVE/RANK                     a rank's blobs and their holders (P3)
     round/JOB                           the restore round under way (P16)
@@ -43,6 +45,7 @@ LAYOUTS = "layout/"
 JOBS = "job/"
 SAVES = "save/"
 TRASH = "trash/"
+REFERENCES = "reference/"
 ROUNDS = "round/"
 SHARDS = "shard/"
 SCRUB = "scrub"
@@ -123,6 +126,19 @@ def saves_of_step(job_name: str, step: int) -> str:
 
 def save(job_name: str, step: int, attempt_number: int) -> str:
     return f"{saves_of_step(job_name, step)}{MAX_ATTEMPT - attempt_number:013d}"
+
+
+def retired(job_name: str, step: int, attempt_number: int, save_id: str) -> str:
+    """Beside where it was, so that the attempt may save the step again; met by whoever looks through all saves."""
+    return f"{save(job_name, step, attempt_number)}/{save_id}"
+
+
+def references_to(home_save_id: str) -> str:
+    return f"{REFERENCES}{home_save_id}/"
+
+
+def reference(home_save_id: str, save_id: str) -> str:
+    return f"{references_to(home_save_id)}{save_id}"
 
 
 def trash(save_id: str) -> str:

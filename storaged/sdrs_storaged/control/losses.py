@@ -58,8 +58,9 @@ class Losses:
 
     async def _is_available(self, save: Save, on: Set[NodeId] | None = None) -> bool:
         nodes = self._stocks.now()
-        async for shard in self._records.all(keys.shards(save.save_id), Shard):
-            for blob in shard.value.blobs:
+        async for own in self._records.all(keys.shards(save.save_id), Shard):
+            needed = [(own, blob) for blob in own.value.blobs] + await self._catalog.homes.referred(own.value)
+            for shard, blob in needed:
                 twin = twin_of(shard.value, blob)
                 forms = [blob, twin] if twin else [blob]
                 if any(readable_holders(form, nodes) for form in forms) or not _lies_on(forms, on):

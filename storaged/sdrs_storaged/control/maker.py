@@ -56,7 +56,7 @@ class Maker:
     ) -> Blob | None:
         """The new blob, once all of it is durable and on record; None if nobody wants it any more."""
         old = action.blob
-        new = Blob(BlobId(random_id()), old.ordinal, old.size_bytes, old.hash, action.form.code)
+        new = replace(old, id=BlobId(random_id()), code=action.form.code, holders=())
         made: list[Holder] = []
         with ExitStack() as claims:
             try:

@@ -61,14 +61,21 @@ class Mirrors:
                 save = stored.value
                 if save.pool not in newest or not save.state.is_readable:
                     continue
-                total_bytes[save.pool] += save.size_bytes
+                total_bytes[save.pool] += save.stored_bytes
                 heapq.heappush(newest[save.pool], (age_order(save), save))
                 if len(newest[save.pool]) > _MAX_CANDIDATES:
                     heapq.heappop(newest[save.pool])
         self._chosen = {
-            name: choose_mirrored(newest_first(save for _, save in newest[name]), ratio, total_bytes=total_bytes[name])
+            name: self._with_homes(newest_first(save for _, save in newest[name]), ratio, total_bytes[name])
             for name, ratio in ratios.items()
         }
+
+    def _with_homes(self, saves: list[Save], ratio: float, total_bytes: int) -> frozenset[SaveId]:
+        """A checkpoint is whole in the other pool only if what it refers to is there too. So the saves that have that
+        are mirrored as well, on top of the proportion.
+        """
+        chosen = choose_mirrored(saves, ratio, total_bytes=total_bytes)
+        return chosen.union(*(save.homes for save in saves if save.save_id in chosen))
 
     def wants(self, save: Save) -> bool:
         return save.save_id in self._chosen.get(save.pool, frozenset()) and bool(self._pool_of(save).mirror_pool)

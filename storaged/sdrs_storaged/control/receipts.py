@@ -28,6 +28,7 @@ from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Compare, Put
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, batched, put
+from sdrs_storaged.control.referrals import Referrals
 from sdrs_storaged.control.tables import Layout
 from sdrs_storaged.fault_points import reach
 
@@ -44,10 +45,11 @@ class Receipt:
 
 
 class Receipts:
-    def __init__(self, records: Records, members: Members, commits: Commits) -> None:
+    def __init__(self, records: Records, members: Members, commits: Commits, referrals: Referrals) -> None:
         self._records = records
         self._members = members
         self._commits = commits
+        self._referrals = referrals
 
     async def register(self, node_id: NodeId, receipts: Sequence[Receipt]) -> list[SaveState | SdrsError]:
         """Take a primary's receipts; the state of each save after it, or why that receipt was refused."""
@@ -121,7 +123,7 @@ class Receipts:
             unfinished = self._commits.get(shard.save_id)
             if unfinished:
                 # Stored before, but perhaps never counted: the store's answer to that may have been lost.
-                self._commits.count(unfinished, registered.value)
+                await self._commits.count(unfinished, registered.value)
                 await self._commits.commit_if_complete(unfinished)
             return (await self._commits.find(shard.save_id, receipt.job, receipt.step)).state
         if registered:
@@ -135,6 +137,8 @@ class Receipts:
             raise InvalidArgumentError(f"rank {shard.rank} does not exist with world_size {save.world_size}")
         if group.pool != save.pool:
             raise InvalidArgumentError(f'{save.title} goes to pool "{save.pool}", not to that of group {group.id}')
+        if shard.references:
+            await self._referrals.check(save, shard)
         return None
 
     def _check_members(self, group: Group, pool: Pool) -> None:
@@ -162,6 +166,8 @@ class Receipts:
         self._commits.renew(pending)
         save = pending.stored.value
         try:
+            # P13: before the shards that need it, and on the save's own record, which they compare.
+            await self._referrals.write(pending, shards)
             layout = layouts.get(save.pool)
             if layout is None:
                 raise InternalError(f'{save.title}: pool "{save.pool}" is gone')
@@ -172,10 +178,10 @@ class Receipts:
             await self._records.commit([*compare, *(Compare.absent(write.key) for write in writes)], writes)
             reach("receipt.stored")
             for shard in shards:
-                self._commits.count(pending, shard)
+                await self._commits.count(pending, shard)
             return await self._commits.commit_if_complete(pending)
         except ConflictError:
-            await self._members.settle_doubt()
+            await self._commits.look_again(pending)
             return None
         except SdrsError as error:
             return error

@@ -10,12 +10,12 @@ Blocking: it runs in a thread, on the staged records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from sdrs_core.attempts import Job
-from sdrs_core.checkpoints import Blob, ContentKind, Save, SaveState, Shard
+from sdrs_core.checkpoints import Blob, ContentKind, Reference, Save, SaveState, Shard
 from sdrs_core.cluster import DEFAULT_POOL, MAX_MIRRORS, Pool
 from sdrs_core.errors import InvalidArgumentError
 from sdrs_core.ids import JobName, NodeId, PoolName, SaveId, check_name, random_id
@@ -44,6 +44,7 @@ class _Found:
     domains: Mapping[NodeId, str]
     ranks: int = 0
     size_bytes: int = 0
+    referenced_bytes: int = 0
     copies: int = MAX_MIRRORS
     worth: Level = Level.L3
     is_degraded: bool = False
@@ -52,6 +53,7 @@ class _Found:
     def count(self, shard: Shard, trouble: str) -> None:
         self.ranks += 1
         self.size_bytes += shard.size_bytes
+        self.referenced_bytes += shard.referenced_bytes
         self.copies = min([self.copies, *(_copies(blob) for blob in shard.blobs)])
         if self.pool:
             level, is_degraded = worth(self.pool, shard.blobs, self.domains)
@@ -116,7 +118,7 @@ class Reconciler:
                 missing_count += len(lacking)
                 if corrected != shard:
                     self._put(key, corrected)
-            if missing_count and known and SaveState(known[0]).is_readable:
+            if missing_count and known and SaveState(known[0]).is_kept:
                 more = f" (and {missing_count - 1} more)" if missing_count > 1 else ""
                 self._problems.add(f"{known[1]} is kept, but {first_missing}{more}")
 
@@ -144,7 +146,7 @@ class Reconciler:
         value = self._staging.get_sync(keys.shard(save_id, rank))
         if value is not None:
             shard = parse(keys.shard(save_id, rank), value, Shard)
-            is_whole = all(any(is_readable(form, counted(form)) for form in forms) for forms in forms_of(shard))
+            is_whole = all(map(_is_there, forms_of(shard))) and all(map(self._is_home_there(rank), shard.references))
             return shard, "" if is_whole else f"rank {rank} lost blobs"
         rows = self._evidence.of_rank(save_id, rank)
         if not rows:
@@ -155,7 +157,18 @@ class Reconciler:
             return shard, ""
         return None, trouble
 
-    # Saves that only fragments tell of
+    def _is_home_there(self, rank: int) -> Callable[[Reference], bool]:
+        def is_there(reference: Reference) -> bool:
+            key = keys.shard(reference.home.save_id, rank)
+            value = self._staging.get_sync(key)
+            home = parse(key, value, Shard) if value is not None else None
+            blobs = forms_of(home) if home else []
+            return any(forms[0].ordinal == reference.home.ordinal and _is_there(forms) for forms in blobs)
+
+        return is_there
+
+    # Saves that only fragments tell of. One that refers to others is incomplete by these: what it refers to is told by
+    # records alone, so it is named, and left out.
 
     def _bring_back(self, save_id: SaveId) -> None:
         found: _Found | None = None
@@ -218,6 +231,7 @@ class Reconciler:
             level=found.level,
             degraded=found.is_degraded,
             size_bytes=found.size_bytes,
+            referenced_bytes=found.referenced_bytes,
             committed_unix_ms=completed_unix_ms,
         )
 
@@ -251,7 +265,9 @@ class Reconciler:
         self._know(kept)
 
     def _discard(self, save: Save, why: str) -> None:
-        """Into the trash, whose grace period begins now: nothing is collected because a catalog was lost (I7)."""
+        """Into the trash, whose grace period begins now: nothing is collected because a catalog was lost (I7). What
+        others refer to is kept.
+        """
         was_readable = save.state.is_readable
         gone = replace(
             save,
@@ -260,7 +276,11 @@ class Reconciler:
             note=why,
             ended_unix_ms=self._now_unix_ms,
         )
-        self._put(keys.trash(save.save_id), gone)
+        key = keys.trash(save.save_id)
+        if was_readable and save.referrals:
+            gone = replace(gone, state=SaveState.RETIRED)
+            key = keys.retired(save.job, save.step, save.attempt, save.save_id)
+        self._put(key, gone)
         self._know(gone)
 
     def _job(self, name: JobName) -> Job:
@@ -312,6 +332,10 @@ class Reconciler:
         query = "SELECT state, title FROM known WHERE save_id = ?"
         found: tuple[str, str] | None = self._staging.database.execute(query, (save_id,)).fetchone()
         return found
+
+
+def _is_there(forms: Sequence[Blob]) -> bool:
+    return any(is_readable(form, counted(form)) for form in forms)
 
 
 def _copies(blob: Blob) -> int:

@@ -167,6 +167,7 @@ class RollCall:
 
         if await self._catalog.amend(save.key, save.value.save_id, edit) is not None and not save.value.damage:
             log.error("checkpoint_damaged", job=save.value.job, step=save.value.step, damage=damage)
+        await self._catalog.mark_referring(save.value.save_id, rank, blob.ordinal, damage)
 
     async def _read_again(self, stored: Stored[Shard]) -> Stored[Shard]:
         return await self._records.get(stored.key, Shard) or stored

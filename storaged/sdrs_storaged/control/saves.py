@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from sdrs_core.attempts import Attempt, Job, admit
-from sdrs_core.checkpoints import ContentKind, Save, SaveState, Shard
+from sdrs_core.checkpoints import ContentKind, Reference, Save, SaveState, Shard
 from sdrs_core.cluster import Group, NodeState, choose_group
 from sdrs_core.errors import (
     AlreadyExistsError,
@@ -28,6 +28,7 @@ from sdrs_storaged.control.commits import Commits, Pending
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Compare
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored, put
+from sdrs_storaged.control.referrals import Referrals, counted_bytes
 from sdrs_storaged.control.tally import Tally
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
@@ -52,6 +53,8 @@ class SaveRequest:
     avoid: frozenset[NodeId]
     # Of this rank's shard; 0: not told.
     size_bytes: int = 0
+    # It refers to what is unchanged, if it is told what there is.
+    may_refer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +63,21 @@ class Begun:
     capability: str
     group: Group | None
     registered: Shard | None
+    offers: tuple[Reference, ...] = ()
+    # For how much room was looked, if less than all because of the offers.
+    counted_bytes: int | None = None
 
 
 class Saves:
-    def __init__(self, records: Records, members: Members, clock: Clock, tally: Tally, commits: Commits) -> None:
+    def __init__(
+        self, records: Records, members: Members, clock: Clock, tally: Tally, commits: Commits, referrals: Referrals
+    ) -> None:
         self._records = records
         self._members = members
         self._clock = clock
         self._tally = tally
         self._commits = commits
+        self._referrals = referrals
         # Saves that were ended for lack of room: what they need at least, and until when that is remembered.
         self._outgrown: dict[str, tuple[int, float]] = {}
 
@@ -81,6 +90,11 @@ class Saves:
             raise UnsupportedError(
                 f'pool "{pool.name}" promises {pool.level}, not {request.level}: choose a pool of that level'
             )
+        offers = (
+            await self._referrals.offers(request.job, pool, request.kind, request.rank) if request.may_refer else ()
+        )
+        counted = counted_bytes(request.size_bytes, offers)
+        request = replace(request, size_bytes=counted)
         # Before anything is written: a save that nobody can take leaves no record behind.
         group, refusal = self._try_group(request)
         for _ in range(MAX_TRIES):
@@ -112,8 +126,15 @@ class Saves:
         if registered and pending:
             # Stored before, but perhaps never counted: the store's answer to that may have been lost. Its client is
             # told that it is in, and only waits from here on.
-            self._commits.count(pending, registered.value)
-        return Begun(save, self._members.capability(save.save_id), group, registered.value if registered else None)
+            await self._commits.count(pending, registered.value)
+        return Begun(
+            save,
+            self._members.capability(save.save_id),
+            group,
+            registered.value if registered else None,
+            offers if group else (),
+            counted if offers else None,
+        )
 
     async def _open(self, request: SaveRequest, refusal: SdrsError | None) -> Stored[Save]:
         """The save of (job, attempt, step), made if it is new and not refused.

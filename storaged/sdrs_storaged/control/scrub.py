@@ -96,7 +96,7 @@ class Scrubber:
         record = await self._load()
         scrub = Scrub(random_id(), depth, job, trigger, request_id, self._clock.unix_ms())
         async for stored in self._records.all(keys.saves_of_job(job) if job else keys.SAVES, Save):
-            scrub.total_checkpoints += stored.value.state.is_readable
+            scrub.total_checkpoints += stored.value.state.is_kept
         text = f"{scrub.title}, {scrub.total_checkpoints} in all (by {trigger})"
         await self._store(replace(record, scrub=scrub), self._events.entry("scrub_started", text))
         self._woken.set()

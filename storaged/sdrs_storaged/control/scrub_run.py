@@ -116,7 +116,7 @@ class ScrubRun:
         while more:
             page, more = await records.page(prefix, Save, after=scrub.done_key)
             for stored in page:
-                if stored.value.state.is_readable:
+                if stored.value.state.is_kept:
                     # P18: nothing is taken off a record against a past that a node knows better.
                     await records.check_leading()
                     await self._look_at(stored)
@@ -145,8 +145,23 @@ class ScrubRun:
             after = scrub.shard_key = page[-1].key if page else after
             await self._keep()
         # What failed to restore has sound bytes as well: a verification that somebody asks for gives it a new chance.
-        if scrub.depth is Depth.DEEP and scrub.is_sound and save.damage and not is_marked_by_restores(save):
+        if (
+            scrub.depth is Depth.DEEP
+            and scrub.is_sound
+            and save.damage
+            and not is_marked_by_restores(save)
+            and not await self._is_home_damaged(save)
+        ):
             await self._tools.catalog.amend(stored.key, save.save_id, without_failures)
+
+    async def _is_home_damaged(self, save: Save) -> bool:
+        """What it refers to is read with its home, whose mark tells of it."""
+        async for shard in self._tools.records.all(keys.shards(save.save_id), Shard):
+            for home in {reference.home.save_id: reference.home for reference in shard.value.references}.values():
+                stored = await self._tools.catalog.homes.save(save.job, home)
+                if stored is None or stored.value.damage:
+                    return True
+        return False
 
     async def _look_deep(self, save: Stored[Save], shards: Sequence[Shard]) -> None:
         for shard in shards:

@@ -81,7 +81,7 @@ class Surveyor:
         try:
             await self._mirrors.choose()
             async for stored in self._records.all(keys.SAVES, Save):
-                if not stored.value.state.is_readable:
+                if not stored.value.state.is_kept:
                     continue
                 try:
                     await self._look_at(stored, survey, not_before)
@@ -121,6 +121,7 @@ class Surveyor:
             after = page[-1].key if page else after
             view = self._view(survey)
             lost: list[tuple[str, Blob]] = []
+            homes = await self._catalog.homes.of_page([shard.value for shard in page])
             for shard in await self._roll_call.check(stored, page, view.nodes):
                 for blob in shard.value.all_blobs:
                     for holder in blob.holders:
@@ -129,8 +130,12 @@ class Surveyor:
                     self._look_at_blob(stored, shard, blob, survey, found, mirrored, lost, not_before)
                 for blob in shard.value.mirrors:
                     self._look_at_mirror(stored, shard, blob, survey, mirrored, not_before)
+                referred = await self._catalog.homes.referred(shard.value, homes)
+                found.is_available &= len(referred) == len(shard.value.references)
+                for home, blob in referred:
+                    self._look_at_home(save, home, blob, survey, found, mirrored, lost)
             found.is_available &= await self._find(lost, view, survey)
-        if not found.is_available:
+        if not found.is_available and save.state.is_readable:
             survey.unavailable_count += 1
             if len(survey.unavailable) < _MAX_NAMES:
                 survey.unavailable[save.save_id] = save
@@ -138,7 +143,7 @@ class Surveyor:
         named = await self._mirrors.record(stored, mirrored)
         if (named or save).mirror_pool:
             amount = survey.mirrored.get(save.pool, Amount())
-            survey.mirrored[save.pool] = amount.changed(1, save.size_bytes)
+            survey.mirrored[save.pool] = amount.changed(1, save.stored_bytes)
 
     def _look_at_blob(
         self,
@@ -154,10 +159,24 @@ class Surveyor:
         save, lost_by = stored.value, self._roll_call.lost.get(blob.id)
         prospect = self._prospects.of(save, shard.value, blob, survey.view, preferred=lost_by)
         assert prospect is not None
-        decision, pool = prospect.decision, self._members.pool(save.pool)
-        survey.degraded_blobs += decision.is_degraded
-        survey.awaited_blobs += decision.is_awaited
+        survey.degraded_blobs += prospect.decision.is_degraded
+        survey.awaited_blobs += prospect.decision.is_awaited
         self._note(survey, stored, shard, blob, prospect, lost_by, not_before)
+        self._count_blob(save, shard, blob, prospect, survey, found, mirrored, lost)
+
+    def _count_blob(
+        self,
+        save: Save,
+        shard: Stored[Shard],
+        blob: Blob,
+        prospect: Prospect,
+        survey: Survey,
+        found: _Found,
+        mirrored: MirrorStanding,
+        lost: list[tuple[str, Blob]],
+    ) -> None:
+        """What a blob makes of the save that needs it."""
+        decision, pool = prospect.decision, self._members.pool(save.pool)
         # What it has that was compared with the record since its node came up (P4).
         counted = [holder for holder in decision.live if self._roll_call.has_answered(holder.node_id)]
         reached = standing(decision.form, counted, domains_of(blob, survey.view.nodes))
@@ -182,12 +201,35 @@ class Surveyor:
         prospect = self._prospects.of(stored.value, shard.value, blob, survey.view, preferred=lost_by)
         if prospect is None:
             return
+        self._count_mirror(prospect, mirrored)
+        self._note(survey, stored, shard, blob, prospect, lost_by, not_before)
+
+    def _count_mirror(self, prospect: Prospect | None, mirrored: MirrorStanding) -> None:
+        if prospect is None:
+            return
         decision = prospect.decision
         answered = all(self._roll_call.has_answered(holder.node_id) for holder in decision.live)
         mirrored.is_full &= prospect.is_as_wanted and answered
         may_return = decision.undecided or decision.wait_seconds is not None
         mirrored.is_readable &= decision.standing is not Standing.LOST or may_return
-        self._note(survey, stored, shard, blob, prospect, lost_by, not_before)
+
+    def _look_at_home(
+        self,
+        save: Save,
+        home: Stored[Shard],
+        blob: Blob,
+        survey: Survey,
+        found: _Found,
+        mirrored: MirrorStanding,
+        lost: list[tuple[str, Blob]],
+    ) -> None:
+        """A blob that the save refers to. It is seen to with its home; here it only counts."""
+        prospect = self._prospects.of(save, home.value, blob, survey.view)
+        assert prospect is not None
+        self._count_blob(save, home, blob, prospect, survey, found, mirrored, lost)
+        twin = twin_of(home.value, blob)
+        if twin:
+            self._count_mirror(self._prospects.of(save, home.value, twin, survey.view), mirrored)
 
     async def _record(self, stored: Stored[Save], survey: Survey, found: _Found) -> None:
         """The level once reached is history: it rises, and never falls (P4, I6)."""

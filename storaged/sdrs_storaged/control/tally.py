@@ -34,11 +34,13 @@ class Tally:
         self.mirrored_bytes: Counter[PoolName] = Counter()
         self.mirrors_in: Counter[str] = Counter()
         self.degraded_saves = 0
+        # Deleted ones that others refer to: counted above, since their bytes are there.
+        self.retired_saves = 0
         self.commits_total = 0
         # By save, not by title: a step may have several generations, and the damage belongs to one.
         self.damaged: dict[SaveId, Save] = {}
-        # Saves whose last change the store left unanswered, with the keys of their records.
-        self.doubtful: dict[SaveId, str] = {}
+        # Saves whose last change the store left unanswered.
+        self.doubtful: dict[SaveId, Save] = {}
         # What is counted of those that are pending or doubtful, and of those that changed last. All others are counted
         # as their records are.
         self._open: dict[SaveId, _Counted] = {}
@@ -67,13 +69,13 @@ class Tally:
             self._replace(known.save, save)
             self._remember(save_id, _Counted(save, revision))
 
-    def doubt(self, save_id: SaveId, key: str) -> None:
+    def doubt(self, save: Save) -> None:
         """The store did not say whether it made the change that was followed: what is counted stays, until the next
         one that it tells of, or until somebody looks.
         """
-        self.doubtful[save_id] = key
-        if known := self._known(save_id):
-            self._remember(save_id, known)
+        self.doubtful[save.save_id] = save
+        if known := self._known(save.save_id):
+            self._remember(save.save_id, known)
 
     def _known(self, save_id: SaveId) -> _Counted | None:
         return self._open.get(save_id) or self._lately.get(save_id)
@@ -102,9 +104,10 @@ class Tally:
 
     def _add(self, save: Save, sign: int) -> None:
         self.saves_by_pool[save.pool] += sign
-        self.bytes_by_pool[save.pool] += sign * save.size_bytes
+        self.bytes_by_pool[save.pool] += sign * save.stored_bytes
         self.degraded_saves += sign * save.degraded
+        self.retired_saves += sign * (save.state is SaveState.RETIRED)
         if save.mirror_pool:
             self.mirrored_saves[save.pool] += sign
-            self.mirrored_bytes[save.pool] += sign * save.size_bytes
+            self.mirrored_bytes[save.pool] += sign * save.stored_bytes
             self.mirrors_in[save.mirror_pool] += sign

@@ -61,11 +61,11 @@ class Verifier:
             shards, more = await self._catalog.shards(save.save_id, after=after, limit=100)
             for stored in shards:
                 after = stored.key
-                for forms in forms_of(stored.value):
+                for shard, forms in await self._parts(stored.value):
                     report = BlobReport([], [])
                     total_bytes = _to_read_bytes(forms)
                     read_bytes = 0
-                    async with aclosing(self.check(stored.value, forms, report)) as reading:
+                    async with aclosing(self.check(shard, forms, report)) as reading:
                         async for part in reading:
                             read_bytes = min(read_bytes + part.checked_bytes, total_bytes)
                             done_bytes = checked_bytes + read_bytes * forms[0].size_bytes // max(1, total_bytes)
@@ -77,6 +77,13 @@ class Verifier:
         if damage or not any(problem.undecided for problem in problems):
             save = await self._catalog.mark_damage(job, step, save.save_id, damage)
         yield Progress(checked_bytes, save.size_bytes, checked_blobs, tuple(problems), save)
+
+    async def _parts(self, shard: Shard) -> list[tuple[Shard, list[Blob]]]:
+        """All that a shard is made of: each blob with its mirrors, and the shard that has it on record."""
+        parts = [(shard, forms) for forms in forms_of(shard)]
+        for home, blob in await self._catalog.homes.referred(shard):
+            parts += [(home.value, forms) for forms in forms_of(home.value) if blob in forms]
+        return parts
 
     async def check(
         self,
@@ -132,8 +139,9 @@ class Verifier:
 
     async def _inspect(self, stored: Stored[Save], rank: int, blob_id: BlobId, node_id: str) -> Save:
         save = stored.value
-        shard = await self._catalog.shard(save.save_id, rank)
-        forms = next((forms for forms in forms_of(shard) if any(blob.id == blob_id for blob in forms)), [])
+        own = await self._catalog.shard(save.save_id, rank)
+        named_parts = [part for part in await self._parts(own) if any(blob.id == blob_id for blob in part[1])]
+        shard, forms = named_parts[0] if named_parts else (own, [])
         named = [
             (blob, holder)
             for blob in forms

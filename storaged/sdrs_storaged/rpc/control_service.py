@@ -98,6 +98,7 @@ class ControlService(OperationsService, PoolService, UpkeepService, MetaService,
                 host=request.host,
                 avoid=frozenset(NodeId(node_id) for node_id in request.avoid_node_ids),
                 size_bytes=request.size_bytes,
+                may_refer=request.may_refer,
             )
         )
         response = pb.BeginSaveResponse(
@@ -107,6 +108,8 @@ class ControlService(OperationsService, PoolService, UpkeepService, MetaService,
             state=convert.save_state_to(begun.save.state),
             shard_registered=begun.registered is not None,
             shard_content_hash=begun.registered.content_hash if begun.registered else "",
+            offers=[convert.reference_to(offer) for offer in begun.offers],
+            counted_bytes=begun.counted_bytes,
         )
         if begun.group:
             response.group.CopyFrom(convert.group_to(begun.group))
@@ -159,10 +162,12 @@ class ControlService(OperationsService, PoolService, UpkeepService, MetaService,
 
         async def read(catalog: CatalogReader) -> tuple[list[Shard], str]:
             if request.HasField("rank"):
-                return [await catalog.shard(save_id, request.rank)], ""
+                return [await catalog.homes.resolved(await catalog.shard(save_id, request.rank))], ""
             limit = page_size(request.page_size)
             found, more = await catalog.shards(save_id, after=request.page_token, limit=limit)
-            return [stored.value for stored in found], (found[-1].key if more else "")
+            homes = await catalog.homes.of_page([stored.value for stored in found])
+            shards = [await catalog.homes.resolved(stored.value, homes) for stored in found]
+            return shards, (found[-1].key if more else "")
 
         # Of a checkpoint that is known, which never changes; only who holds it does, and readers try them all.
         (shards, token), _ = await self._controller.stale_reads.read(read)

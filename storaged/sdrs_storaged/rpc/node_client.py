@@ -75,7 +75,7 @@ class NodeClient:
                 rank=pull.shard.rank,
                 world_size=save.world_size,
                 kind=convert.kind_to(pull.shard.kind),
-                blob_count=len(pull.shard.blobs),
+                blob_count=pull.shard.blob_count,
                 pool=pull.pool,
                 save_pool=save.pool if pull.pool != save.pool else "",
                 fragment_index=pull.fragment_index,

@@ -64,8 +64,8 @@ class Sealing:
 
     async def seal(self, request: pb.SealShardRequest) -> SaveState:
         shard = convert.shard_from(request.shard)
-        if not 1 <= len(shard.blobs) <= MAX_BLOBS_PER_SHARD:
-            raise InvalidArgumentError(f"a shard has 1 to {MAX_BLOBS_PER_SHARD} blobs, not {len(shard.blobs)}")
+        if not shard.blobs or shard.blob_count > MAX_BLOBS_PER_SHARD:
+            raise InvalidArgumentError(f"a shard has 1 to {MAX_BLOBS_PER_SHARD} blobs, not {shard.blob_count}")
         group = await self._groups.admit(GroupId(request.group_id), request.epoch, as_primary=True)
         if self._groups.pool_of(group).code is None:
             blobs = await self._confirm_copies(group, shard)
@@ -73,7 +73,9 @@ class Sealing:
             blobs = await self._confirmed(group, self._spread.confirm(group, shard, _origin(request, group)))
         # I3: whoever was deposed meanwhile vouches for nobody. The controller compares the epoch once more.
         self._groups.check(group.id, group.epoch, as_primary=True)
-        sealed = replace(shard, size_bytes=sum(blob.size_bytes for blob in blobs), blobs=blobs)
+        # What it refers to is not this group's to vouch for: the controller looks at the record of its home (P5).
+        size_bytes = sum(blob.size_bytes for blob in blobs) + shard.referenced_bytes
+        sealed = replace(shard, size_bytes=size_bytes, blobs=blobs)
         reach("seal.confirmed")
         receipt = membership_pb2.Receipt(
             capability=request.capability,
@@ -173,7 +175,7 @@ def _origin(request: pb.SealShardRequest, group: Group) -> FragmentOrigin:
         rank=request.shard.rank,
         ordinal=0,
         world_size=request.world_size,
-        blob_count=len(request.shard.blobs),
+        blob_count=len(request.shard.blobs) + len(request.shard.references),
         kind=convert.kind_from(request.shard.kind),
         pool=group.pool,
     )
