@@ -123,23 +123,24 @@ def test_a_part_is_loaded_by_reading_that_part(job: str) -> None:
     assert reader.read_bytes < MIB + 64 * 1024
 
 
-def test_a_flipped_byte_costs_a_copy_and_then_is_an_error(torch_cluster: LocalCluster, job: str) -> None:
+def test_a_flipped_byte_costs_a_copy_and_in_both_is_an_error(torch_cluster: LocalCluster, job: str) -> None:
     state = big_state(1)
-    dcp.save(state, storage_writer=StorageWriter(f"{job}/1", pool="mirrored", wait="L2"))
-    with torch_cluster.connect() as cluster:
-        checkpoints = cluster.checkpoints(job.rpartition("/")[2])
-        assert str(checkpoints.get(1).level) == "L2"
-        blob = max(checkpoints.shards(1)[0].blobs, key=lambda blob: blob.size_bytes)
-    copies = [path for path in torch_cluster.fragments() if blob.id in path.name]
-    assert len(copies) == 2
-    for number, copy in enumerate(copies):
-        flip_bit(copy, 4096 + 3 * MIB)
-        loaded = zeros(state)
-        if number == 0:
-            dcp.load(loaded, storage_reader=StorageReader(f"{job}/1"))
-            assert torch_models.equal(loaded, state)
-    with pytest.raises(CheckpointException, match="is damaged: block 3 does not match its checksum"):
+    for step in (1, 2):  # of each step so many copies are bad
+        dcp.save(state, storage_writer=StorageWriter(f"{job}/{step}", pool="mirrored", wait="L2"))
+        with torch_cluster.connect() as cluster:
+            checkpoints = cluster.checkpoints(job.rpartition("/")[2])
+            assert str(checkpoints.get(step).level) == "L2"
+            blob = max(checkpoints.shards(step)[0].blobs, key=lambda blob: blob.size_bytes)
+        copies = [path for path in torch_cluster.fragments() if blob.id in path.name]
+        assert len(copies) == 2
+        for copy in copies[:step]:
+            flip_bit(copy, 4096 + 3 * MIB)
+    loaded = zeros(state)
+    for _ in range(3):  # whichever copy is asked first
         dcp.load(loaded, storage_reader=StorageReader(f"{job}/1"))
+        assert torch_models.equal(loaded, state)
+    with pytest.raises(CheckpointException, match="is damaged: block 3 does not match its checksum"):
+        dcp.load(loaded, storage_reader=StorageReader(f"{job}/2"))
 
 
 class Harmful:
