@@ -26,7 +26,7 @@ from sdrs.cli.local_layout import (
 )
 from sdrs.cli.local_nodes import add_nodes, stop_removed
 from sdrs.cli.pointer import Pointer, pointer_path, read_pointer, remove_pointer, write_pointer
-from sdrs_core.errors import AlreadyExistsError, RefusedError
+from sdrs_core.errors import AlreadyExistsError, NotFoundError, RefusedError
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_a_node_may_share_a_failure_domain_with_others(tmp_path: Path) -> None:
 
 
 def test_a_node_is_added_to_a_running_cluster_only(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match="there is no cluster"):
+    with pytest.raises(NotFoundError, match="there is no cluster"):
         add_nodes(tmp_path / "absent", 1, 1, "", print)
     write_layout(tmp_path, Layout(7171, (1,)))
     with pytest.raises(RefusedError, match="is not running"):
