@@ -283,14 +283,19 @@ class _Case:
         return sorted(((index, leaving.get(index)) for index in absent), key=lambda one: (one[1] is not None, one[0]))
 
     def _spread(self, barred: Set[tuple[NodeId, int]]) -> tuple[Copy, ...]:
-        """P10: out of a domain with several shares into one that has none, once there is one."""
+        """P10: out of a domain with several shares into one that has none, once there is one; out of a domain with more
+        than the blob can do without, into any that does not have as many as that yet.
+        """
         if not self.form.spread or self.source is None or self.away or self.leaving or not self.kept:
             return ()
         crowded = crowds(self.form, self.kept, self.stocks)
         holder = max(self.kept, key=lambda holder: self._rank(holder, crowded))
         if crowded[self.domains[holder.node_id]] < 2:
             return ()
-        target = self._targets(barred).choose(holder.fragment_index, most=0)
+        targets = self._targets(barred)
+        target = targets.choose(holder.fragment_index, most=0)
+        if target is None and crowded[self.domains[holder.node_id]] > self.form.spare:
+            target = targets.choose(holder.fragment_index)
         return (self._copy(holder.fragment_index, target, Urgency.SPREAD),) if target else ()
 
     # What is let go

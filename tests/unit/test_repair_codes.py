@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from sdrs_core.codes import MIRROR
@@ -188,6 +189,18 @@ def test_doubles_spread_again_as_soon_as_there_is_a_domain_without_any_p10() -> 
     assert (trim.holder.node_id, trim.holder.fragment_index) == ("n0", first.copies[0].fragment_index)
     last = decide(applied(moved, trim), *nodes, stock("n5"))
     assert (last.action, last.standing) == (None, Standing.FULL)
+
+
+def test_a_domain_with_more_than_the_blob_can_do_without_gives_some_away_also_to_those_that_have_one_p10() -> None:
+    """As a pool that allows it has saved them while most of its domains were away."""
+    nodes = [stock("a"), stock("b"), stock("c")]
+    blob = coded({0: "a", 1: "a", 2: "a", 3: "a", 4: "b", 5: "c"})
+    assert decide(blob, *nodes).standing is Standing.READABLE
+    for _ in range(4):
+        blob = applied(blob, decide(blob, *nodes).action)
+    spread = decide(blob, *nodes)
+    assert (spread.standing, spread.action) == (Standing.SAFE, None)
+    assert Counter(holder.node_id for holder in blob.holders) == {"a": 2, "b": 2, "c": 2}
 
 
 def test_doubles_stay_while_a_node_that_went_away_may_return() -> None:
