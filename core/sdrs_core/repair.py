@@ -7,18 +7,29 @@ memory and act on the most urgent first. What it asks for is done one action at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import IntEnum
 
 from sdrs_core.checkpoints import Blob, Holder
 from sdrs_core.codes import MIRROR
 from sdrs_core.failover import Liveness
-from sdrs_core.ids import NodeId
+from sdrs_core.ids import DiskId, NodeId
 from sdrs_core.redundancy import Form, Standing, standing
 from sdrs_core.reshaping import Make, plan_make
 from sdrs_core.stocks import Stock, Targets, crowds, fragment_bytes
-from sdrs_core.whereabouts import READABLE, State, domains_of, in_order, is_unheard, readable_holders, shares, state_of
+from sdrs_core.whereabouts import (
+    READABLE,
+    State,
+    domains_of,
+    in_order,
+    is_unheard,
+    most_huddled,
+    only_there,
+    readable_holders,
+    shares,
+    state_of,
+)
 
 
 class Urgency(IntEnum):
@@ -240,34 +251,74 @@ class _Case:
         missing = self._missing()
         if self.source is None or not missing:
             return ()
-        targets = self._targets(barred)
+        settled = (*self.live, *self.away)
+        copies = self._made_beside(settled, missing, barred, preferred)
+        if copies:
+            return copies
+        # What two domains have is as safe without either: if such doubles fill all domains, they do not count there.
+        alone = only_there(settled, self.domains, self.form.code)
+        return self._made_beside(alone, missing, barred, preferred) if len(alone) < len(settled) else ()
+
+    def _made_beside(
+        self,
+        settled: Sequence[Holder],
+        missing: list[tuple[int, Holder | None]],
+        barred: Set[tuple[NodeId, int]],
+        preferred: NodeId | None,
+    ) -> tuple[Copy, ...]:
+        targets = self._targets(barred, settled)
         # A node without the disk that held the fragment may get it on another disk, if there is no better one.
         last = {holder.node_id for holder in self.those(State.DETACHED)}
         copies = []
         for index, leaving in missing:
-            target = targets.choose(index, leaving=leaving, last=last, preferred=preferred)
+            freed = leaving if leaving in settled else None
+            target = targets.choose(index, leaving=freed, last=last, preferred=preferred)
             if target is not None:
                 copies.append(self._copy(index, target, Urgency.DRAIN if leaving else Urgency.REBUILD))
         return tuple(copies)
 
     def _unhuddled(self, barred: Set[tuple[NodeId, int]]) -> tuple[Copy, ...]:
-        """I7: one more copy elsewhere, if there are enough without those that are to move, but all in one domain."""
-        staying = crowds(self.form, (*self.kept, *self.away), self.stocks)
-        if self.form.code != MIRROR or self.source is None or len(staying) != 1 or self.form.total < 2:
+        """I7: some more elsewhere, if there are enough without those that are to move, but so that the loss of one
+        domain could lose the blob. Else they would have to stay for as long as they are drained.
+        """
+        if self.source is None or not self.leaving:
             return ()
+        return self._unhuddled_copies(barred) if self.form.code == MIRROR else self._unhuddled_fragments(barred)
+
+    def _unhuddled_copies(self, barred: Set[tuple[NodeId, int]]) -> tuple[Copy, ...]:
+        staying = crowds(self.form, (*self.kept, *self.away), self.stocks)
         apart = [holder for holder in self.leaving if self.domains[holder.node_id] not in staying]
-        target = self._targets(barred).choose(0, leaving=apart[0], most=0) if apart else None
+        if len(staying) != 1 or self.form.total < 2 or not apart:
+            return ()
+        target = self._targets(barred).choose(0, leaving=apart[0], most=0)
         return (self._copy(0, target, Urgency.DRAIN),) if target else ()
+
+    def _unhuddled_fragments(self, barred: Set[tuple[NodeId, int]]) -> tuple[Copy, ...]:
+        """All that it takes or none: what makes nothing safe would be let go again as one too many."""
+        if self.away or self._missing() or self._standing(self.live) < Standing.SAFE:
+            return ()
+        staying, domains, targets = list(self.kept), dict(self.domains), self._targets(barred, settled=self.kept)
+        copies = []
+        while standing(self.form, staying, domains) < Standing.SAFE:
+            index = most_huddled(staying, domains, self.form.code)
+            target = targets.choose(index)
+            if target is None:
+                return ()
+            domains[target] = self.stocks[target].domain
+            staying.append(Holder(target, DiskId(""), index, ""))
+            copies.append(self._copy(index, target, Urgency.DRAIN))
+        return tuple(copies)
 
     def _copy(self, index: int, target: NodeId, urgency: Urgency) -> Copy:
         assert self.source is not None
         return Copy(self.blob, index, self.source, self.sources, target, urgency)
 
-    def _targets(self, barred: Set[tuple[NodeId, int]]) -> Targets:
+    def _targets(self, barred: Set[tuple[NodeId, int]], settled: Iterable[Holder] | None = None) -> Targets:
         # P14: where a drop was begun nothing new goes on record, also on another disk, before that is forgotten.
         replaceable = [holder for holder in self.those(State.DETACHED, State.RETIRED) if not holder.dropping]
         taken = {(h.node_id, h.fragment_index) for h in self.blob.holders if h not in replaceable}
-        settled = (*self.live, *self.away)
+        if settled is None:
+            settled = (*self.live, *self.away)
         return Targets(self.blob, self.form, self.stocks, self.eligible, settled, taken | barred)
 
     def _missing(self) -> list[tuple[int, Holder | None]]:
@@ -283,14 +334,19 @@ class _Case:
         return sorted(((index, leaving.get(index)) for index in absent), key=lambda one: (one[1] is not None, one[0]))
 
     def _spread(self, barred: Set[tuple[NodeId, int]]) -> tuple[Copy, ...]:
-        """P10: out of a domain with several shares into one that has none, once there is one."""
+        """P10: out of a domain with several shares into one that has none, once there is one; out of a domain with more
+        than the blob can do without, into any that does not have as many as that yet.
+        """
         if not self.form.spread or self.source is None or self.away or self.leaving or not self.kept:
             return ()
         crowded = crowds(self.form, self.kept, self.stocks)
         holder = max(self.kept, key=lambda holder: self._rank(holder, crowded))
         if crowded[self.domains[holder.node_id]] < 2:
             return ()
-        target = self._targets(barred).choose(holder.fragment_index, most=0)
+        targets = self._targets(barred)
+        target = targets.choose(holder.fragment_index, most=0)
+        if target is None and crowded[self.domains[holder.node_id]] > self.form.spare:
+            target = targets.choose(holder.fragment_index)
         return (self._copy(holder.fragment_index, target, Urgency.SPREAD),) if target else ()
 
     # What is let go

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Set
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from enum import Enum
 
 from sdrs_core.checkpoints import Blob, Holder
@@ -81,3 +82,18 @@ def domains_of(blob: Blob, stocks: Mapping[NodeId, Stock]) -> dict[NodeId, str]:
 
 def shares(holders: Iterable[Holder], code: str) -> set[Hashable]:
     return {share_of(holder, code) for holder in holders}
+
+
+def only_there(holders: Sequence[Holder], domains: Mapping[NodeId, str], code: str) -> list[Holder]:
+    """Those of shares that no other domain has."""
+    places: dict[Hashable, set[str]] = {}
+    for holder in holders:
+        places.setdefault(share_of(holder, code), set()).add(domains[holder.node_id])
+    return [holder for holder in holders if len(places[share_of(holder, code)]) == 1]
+
+
+def most_huddled(holders: Sequence[Holder], domains: Mapping[NodeId, str], code: str) -> int:
+    """The index of a fragment that only one domain has: the one of all that has most such."""
+    alone = {(domains[holder.node_id], holder.fragment_index) for holder in only_there(holders, domains, code)}
+    crowds = Counter(domain for domain, _ in alone)
+    return max(alone, key=lambda place: (crowds[place[0]], place))[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from sdrs_core.codes import MIRROR
@@ -131,6 +132,36 @@ def test_copies_that_huddle_in_one_domain_without_a_drained_one_get_one_more_i7(
     assert [trim.holder.node_id for trim in nowhere.trims] == ["c"]
 
 
+def test_a_drained_node_is_emptied_though_what_others_have_of_it_huddles_in_one_domain_i7() -> None:
+    """A node was away, its fragment was made at the one that is drained now, another one came to its domain; and then
+    it returned.
+    """
+    two_one = Form("2+1", 2, 3, spread=True)
+    nodes = [stock("a", domain="rack 1"), stock("b", domain="rack 1"), stock("c"), stock("d", draining=True)]
+    blob = coded(("a", "b", "c"), code="2+1")
+    blob = replace(blob, holders=(*blob.holders, hold("d", 0)))
+    first = decide(blob, *nodes, stock("e"), form=two_one)
+    assert (first.standing, first.urgency[0]) == (Standing.FULL, Urgency.DRAIN)
+    assert set(targets(first).values()) == {"e"}
+    for _ in range(3):
+        blob = applied(blob, decide(blob, *nodes, stock("e"), form=two_one).action)
+        assert decide(blob, *nodes, stock("e"), form=two_one).standing is Standing.FULL
+    assert {holder.node_id for holder in blob.holders} in ({"a", "c", "e"}, {"b", "c", "e"})
+    assert decide(blob, *nodes, stock("e"), form=two_one).action is None
+
+
+def test_a_drained_node_keeps_what_others_would_not_be_safe_without_while_there_is_no_other_domain_i7() -> None:
+    two_one = Form("2+1", 2, 3, spread=True)
+    nodes = [stock("a", domain="rack 1"), stock("b", domain="rack 1"), stock("c"), stock("d", draining=True)]
+    blob = coded(("a", "b", "c"), code="2+1")
+    blob = replace(blob, holders=(*blob.holders, hold("d", 0)))
+    assert decide(blob, *nodes, stock("e", domain="rack 1"), form=two_one).action is None
+    # And if too few stay, there is nothing that huddles.
+    few = replace(blob, holders=(hold("a", 0), hold("c", 0), hold("d", 1), hold("f", 2)))
+    full = [replace(node, room_bytes=0) for node in (*nodes, stock("f", draining=True))]
+    assert decide(few, *full, form=two_one).copies == ()
+
+
 def test_a_node_that_is_no_longer_of_the_pool_gives_its_fragments_away() -> None:
     nodes = [stock(name) for name in (*SIX, "x")]
     decision = decide(coded(SIX), *nodes, eligible={NodeId(name) for name in (*SIX[:5], "x")})
@@ -188,6 +219,30 @@ def test_doubles_spread_again_as_soon_as_there_is_a_domain_without_any_p10() -> 
     assert (trim.holder.node_id, trim.holder.fragment_index) == ("n0", first.copies[0].fragment_index)
     last = decide(applied(moved, trim), *nodes, stock("n5"))
     assert (last.action, last.standing) == (None, Standing.FULL)
+
+
+def test_a_domain_with_more_than_the_blob_can_do_without_gives_some_away_also_to_those_that_have_one_p10() -> None:
+    """As a pool that allows it has saved them while most of its domains were away."""
+    nodes = [stock("a"), stock("b"), stock("c")]
+    blob = coded({0: "a", 1: "a", 2: "a", 3: "a", 4: "b", 5: "c"})
+    assert decide(blob, *nodes).standing is Standing.READABLE
+    for _ in range(4):
+        blob = applied(blob, decide(blob, *nodes).action)
+    spread = decide(blob, *nodes)
+    assert (spread.standing, spread.action) == (Standing.SAFE, None)
+    assert Counter(holder.node_id for holder in blob.holders) == {"a": 2, "b": 2, "c": 2}
+
+
+def test_what_nobody_has_finds_a_place_though_doubles_of_others_are_in_all_domains_p10() -> None:
+    """Each double is what makes up for another, so none of them can go before."""
+    two_one = Form("2+1", 2, 3, spread=True)
+    nodes = [stock("a"), stock("b"), stock("c")]
+    blob = replace(coded((), code="2+1"), holders=(hold("a", 0), hold("a", 2), hold("b", 0), hold("c", 2)))
+    assert set(targets(decide(blob, *nodes, form=two_one))) == {1}
+    for _ in range(3):
+        blob = applied(blob, decide(blob, *nodes, form=two_one).action)
+    last = decide(blob, *nodes, form=two_one)
+    assert (last.standing, last.action, len(blob.holders)) == (Standing.FULL, None, 3)
 
 
 def test_doubles_stay_while_a_node_that_went_away_may_return() -> None:

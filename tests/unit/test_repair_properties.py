@@ -83,6 +83,7 @@ def stands(blob: Blob, form: Form, holders: tuple[Holder, ...], nodes: dict[Node
     return standing(form, holders, domains_of(blob, nodes))
 
 
+@settings(deadline=None)
 @given(data=st.data(), form=forms)
 def test_one_decision_lets_nothing_go_that_is_needed_and_asks_nobody_for_what_it_cannot_do(
     data: st.DataObject, form: Form
@@ -161,7 +162,7 @@ def carried_out(blob: Blob, nodes: dict[NodeId, Stock], form: Form, wanted: Form
     raise AssertionError(f"no end after {MAX_ACTIONS} actions: {blob.holders}")
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), form=forms)
 def test_carried_out_again_and_again_it_ends_and_loses_nothing(data: st.DataObject, form: Form) -> None:
     nodes = data.draw(clusters())
@@ -171,7 +172,7 @@ def test_carried_out_again_and_again_it_ends_and_loses_nothing(data: st.DataObje
     assert decide(blob, nodes, form).is_readable == was_readable
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), form=forms)
 def test_with_enough_domains_whatever_can_be_read_ends_up_in_full(data: st.DataObject, form: Form) -> None:
     nodes = data.draw(clusters(sound=True))
@@ -189,7 +190,7 @@ def test_with_enough_domains_whatever_can_be_read_ends_up_in_full(data: st.DataO
         assert decision.standing >= Standing.SAFE
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), form=forms)
 def test_with_enough_domains_beside_them_what_leaves_ends_up_elsewhere(data: st.DataObject, form: Form) -> None:
     """Nodes and disks that are drained, and disks that will not come back."""
@@ -217,7 +218,7 @@ def _leaves(holder: Holder, nodes: dict[NodeId, Stock]) -> bool:
     return _is_draining(holder, nodes) or holder.disk_id in nodes[holder.node_id].retired_disks
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), form=forms, lost=st.lists(st.sampled_from(NAMES), max_size=6))
 def test_nodes_that_are_lost_one_after_the_other_with_repair_in_between_lose_nothing(
     data: st.DataObject, form: Form, lost: list[NodeId]
@@ -239,7 +240,7 @@ def test_nodes_that_are_lost_one_after_the_other_with_repair_in_between_lose_not
         assert decide(blob, nodes, form).is_readable
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), form=forms, wanted=forms)
 def test_another_form_is_reached_where_it_is_possible_and_then_it_is_quiet(
     data: st.DataObject, form: Form, wanted: Form
