@@ -170,3 +170,8 @@ def _walk(root: type[SdrsError]) -> dict[str, type[SdrsError]]:
 
 
 BY_REASON: dict[str, type[SdrsError]] = _walk(SdrsError)
+
+
+def is_answered(error: SdrsError) -> bool:
+    """Whether a peer said this, as opposed to having been out of reach."""
+    return "peer" not in error.facts

@@ -39,7 +39,7 @@ class AbortSaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class BeginSaveRequest(_message.Message):
-    __slots__ = ["attempt", "avoid_node_ids", "host", "job", "kind", "level", "pool", "rank", "request_id", "size_bytes", "step", "world_size"]
+    __slots__ = ["attempt", "avoid_node_ids", "host", "job", "kind", "level", "pool", "prefer_node_id", "rank", "request_id", "size_bytes", "step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     AVOID_NODE_IDS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class BeginSaveRequest(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
+    PREFER_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -59,12 +60,13 @@ class BeginSaveRequest(_message.Message):
     kind: _checkpoint_pb2.ContentKind
     level: _cluster_pb2.Level
     pool: str
+    prefer_node_id: str
     rank: int
     request_id: str
     size_bytes: int
     step: int
     world_size: int
-    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., pool: _Optional[str] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., host: _Optional[str] = ..., avoid_node_ids: _Optional[_Iterable[str]] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., pool: _Optional[str] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., host: _Optional[str] = ..., avoid_node_ids: _Optional[_Iterable[str]] = ..., size_bytes: _Optional[int] = ..., prefer_node_id: _Optional[str] = ...) -> None: ...
 
 class BeginSaveResponse(_message.Message):
     __slots__ = ["attempt", "capability", "group", "primary", "save_id", "shard_content_hash", "shard_registered", "state"]
@@ -535,12 +537,14 @@ class ListJobsResponse(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobSummary, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
-    __slots__ = ["page_size", "page_token"]
+    __slots__ = ["host", "page_size", "page_token"]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    host: str
     page_size: int
     page_token: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
 
 class ListNodesResponse(_message.Message):
     __slots__ = ["next_page_token", "nodes"]

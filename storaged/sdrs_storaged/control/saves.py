@@ -52,6 +52,8 @@ class SaveRequest:
     avoid: frozenset[NodeId]
     # Of this rank's shard; 0: not told.
     size_bytes: int = 0
+    # The node that has the shard already; empty: none.
+    prefer: NodeId = NodeId("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,13 @@ class Saves:
 
         def choose(among: list[Group]) -> Group | None:
             return choose_group(
-                among, nodes, rank=request.rank, host=request.host, avoid=request.avoid, shunned=shunned
+                among,
+                nodes,
+                rank=request.rank,
+                host=request.host,
+                avoid=request.avoid,
+                shunned=shunned,
+                prefer=request.prefer,
             )
 
         group = choose(groups)
