@@ -1,8 +1,8 @@
 """What a save has been through with its nodes, and what follows: whom to avoid, how long to pause, when to give up.
 
-Decisions only: whoever uploads, a client or the daemon that has its shard, carries them out. A killed primary is replaced within a fraction of a second, so the first
-pauses are short; one that is cut off takes seconds, a pool that waits for a node longer, so patience counts in time,
-not in tries.
+Decisions only: whoever uploads, a client or the daemon that has its shard staged, carries them out. A killed primary is
+replaced within a fraction of a second, so the first pauses are short; one that is cut off takes seconds, a pool that
+waits for a node longer, so patience counts in time, not in tries.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class SaveRequest:
     avoid: frozenset[NodeId]
     # Of this rank's shard; 0: not told.
     size_bytes: int = 0
-    # The node that has the shard already; empty: none.
-    prefer: NodeId = NodeId("")
+    # The node that has the shard already, if one has.
+    prefer: NodeId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class ControlService(OperationsService, PoolService, UpkeepService, MetaService,
                 host=request.host,
                 avoid=frozenset(NodeId(node_id) for node_id in request.avoid_node_ids),
                 size_bytes=request.size_bytes,
-                prefer=NodeId(request.prefer_node_id),
+                prefer=NodeId(request.prefer_node_id) if request.prefer_node_id else None,
             )
         )
         response = pb.BeginSaveResponse(
