@@ -142,9 +142,8 @@ class DataChannelServer:
                 raise ProtocolError("this is the data channel of SDRS; the caller speaks another protocol")
             if flags & channel.STAGE:
                 return partial(self._serve_stage, connection)
-            return partial(
-                self._serve_ticket, connection, *self._tickets.redeem(ticket.decode("ascii", "replace")), flags
-            )
+            intent, slots = self._tickets.redeem(ticket.decode("ascii", "replace"))
+            return partial(self._serve_ticket, connection, intent, slots, flags)
         return None
 
     def _serve_ticket(self, connection: socket.socket, intent: Intent, slots: Admission, flags: int) -> None:

@@ -1,8 +1,7 @@
 """One staged shard to the primary of a group: begin → send → seal, and again, there or elsewhere, if that fails.
 
-The rules are those of a client that uploads by itself (``sdrs_core.trouble``): the save is found by (job, attempt, step),
-a blob that the group has durable is not sent twice (P11), and a shard whose registration was answered into the void is
-found registered (P6).
+The rules are those of a client that uploads by itself: the save is found by (job, attempt, step), a blob that the group
+has durable is not sent twice (P11), and a shard whose registration was answered into the void is found registered (P6).
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from sdrs_storaged.rpc.controller_client import ControllerClient
 from sdrs_storaged.rpc.workers import Workers
 from sdrs_storaged.staging.sending import Sending, hash_blob
 from sdrs_storaged.staging.shard_try import ExpiredError, ShardTry
-from sdrs_storaged.staging.work import Work
+from sdrs_storaged.staging.work import DaemonStopsError, Work
 
 log = get_log("staging")
 
@@ -156,7 +155,7 @@ class _Carrying:
     async def run(self) -> tuple[SaveId, SaveState]:
         try:
             return await self._try_groups()
-        except AlreadyExistsError:
+        except (AlreadyExistsError, DaemonStopsError):
             raise
         except SdrsError as error:
             await self._abort(error)

@@ -1,4 +1,4 @@
-"""Segments: files on a tmpfs of the daemon's own, each of one process, and the records of what was sealed in them (P12).
+"""Segments: files on a tmpfs of the daemon's own, each of one process, and records of what was sealed in them (P12).
 
 A segment is never given to another process, not even after its owner is gone: that one may be stopped instead of dead,
 and would write into somebody else's checkpoint when it wakes up. Its owner gets it back, with its pages warm, once what

@@ -153,7 +153,7 @@ class Sending:
                 await self._workers.run_through(segment.read_into, memoryview(block), blob.offset + start)
                 checksum = digest(block)
                 table.extend(checksum)
-                yield Frame(digest=checksum, data=block)
+                yield Frame(digest=checksum, data=memoryview(block))
                 passed(end - start)
             summary = pb.BlobSummary(size_bytes=blob.size_bytes, hash=blob_hash(blob.size_bytes, table))
             yield Frame(end=summary.SerializeToString())

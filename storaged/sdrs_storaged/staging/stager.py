@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sdrs_core.backoff import backoff
 from sdrs_core.checkpoints import SaveState
-from sdrs_core.errors import InternalError, NotFoundError, SdrsError
+from sdrs_core.errors import InternalError, NotFoundError, SaveFailedError, SdrsError
 from sdrs_proto.convert import save_state_from
 from sdrs_proto.limits import MAX_WAIT_MS
 from sdrs_proto.v1.staging_pb2 import StagedShard
@@ -22,7 +22,7 @@ from sdrs_storaged.logs import get_log
 from sdrs_storaged.metrics import StagingMetrics
 from sdrs_storaged.staging.carrier import Carrier
 from sdrs_storaged.staging.segments import Segment, Segments
-from sdrs_storaged.staging.work import Listener, Work
+from sdrs_storaged.staging.work import DaemonStopsError, Listener, Work
 
 log = get_log("staging")
 
@@ -77,7 +77,7 @@ class Stager:
     async def _stop(self) -> None:
         """What is sealed stays so, for the next start."""
         for work in self._works.values():
-            work.stop("waits for its daemon, which is being stopped")
+            work.stop(DaemonStopsError(f"{work.title} waits: its daemon is being stopped"))
         tasks = [*self._carried.values(), *self._followed.values()]
         for task in tasks:
             task.cancel()
@@ -102,7 +102,7 @@ class Stager:
         with self._lock:
             work = self._works.get(staged_id)
         if work is not None and work.is_followed_by(listener):
-            work.stop("was cancelled by its process")
+            work.stop(SaveFailedError(f"{work.title} was cancelled by its process"))
 
     def leave(self, listener: Listener) -> None:
         with self._lock:
@@ -127,6 +127,8 @@ class Stager:
         try:
             async with self._slots:
                 save_id, state = await self._carrier.carry(work)
+        except DaemonStopsError:
+            return
         except SdrsError as error:
             await self._fail(work, error)
             return
@@ -141,12 +143,8 @@ class Stager:
         else:
             await asyncio.to_thread(self._segments.forget, work.shard)
         await self._release(work)
-        log.info(
-            "staged_save_in",
-            save=work.title,
-            size_bytes=work.total_bytes,
-            elapsed_ms=int(1000 * (self._clock() - started)),
-        )
+        elapsed_ms = int(1000 * (self._clock() - started))
+        log.info("staged_save_in", save=work.title, size_bytes=work.total_bytes, elapsed_ms=elapsed_ms)
         if state is SaveState.PENDING:
             self._keep_alive(work, save_id)
         else:
@@ -173,7 +171,9 @@ class Stager:
 
     def _keep_alive(self, work: Work, save_id: str) -> None:
         if len(self._followed) >= MAX_FOLLOWED:
-            next(iter(self._followed.values())).cancel()
+            oldest = next(iter(self._followed))
+            self._followed.pop(oldest).cancel()
+            self._segments.forget(self._works[oldest].shard)
         task = self._followed[work.shard.id] = asyncio.ensure_future(self._renew(work, save_id))
 
         def ended(_: object) -> None:

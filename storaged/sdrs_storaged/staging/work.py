@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from sdrs_core.errors import SaveFailedError, SdrsError
+from sdrs_core.errors import SdrsError, UnavailableError
 from sdrs_proto.status import to_status
 from sdrs_proto.v1 import staging_pb2 as pb
 from sdrs_storaged.staging.segments import Segment
@@ -16,6 +16,10 @@ _NEWS_BYTES = 2 << 20
 _NEWS_COUNT = 256
 # A process that is gone cannot save again: what it left is tried for longer.
 ORPHAN_SECONDS = 600.0
+
+
+class DaemonStopsError(UnavailableError):
+    """The shard stays sealed, for the next start."""
 
 
 class Listener(Protocol):
@@ -100,9 +104,9 @@ class Work:
                 self._told_bytes = self._sent_bytes
                 self._tell()
 
-    def stop(self, why: str) -> None:
+    def stop(self, why: SdrsError) -> None:
         with self._lock:
-            self._stop = self._stop or SaveFailedError(f"{self.title} {why}")
+            self._stop = self._stop or why
 
     def check_wanted(self) -> None:
         if self._stop is not None:
