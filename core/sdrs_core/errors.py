@@ -19,6 +19,7 @@
     ├── CorruptDataError                      bytes that do not match their checksum; never returned
     ├── NotRestorableError                    no generation that was asked for can be restored now
     ├── SaveFailedError                       a save ended without a commit
+    │   └── SaveSkippedError                  it was never begun: too many are under way, and it may be skipped
     ├── UnavailableError (ConnectionError)    a peer or the data is out of reach; may come back
     ├── DeadlineExceededError (TimeoutError)  it took longer than the caller allows
     ├── DiskFailedError                       a disk broke a promise (I9) and is out of use
@@ -134,6 +135,10 @@ class NotRestorableError(SdrsError):
 class SaveFailedError(SdrsError):
     reason = "SAVE_FAILED"
     status = "ABORTED"
+
+
+class SaveSkippedError(SaveFailedError):
+    reason = "SAVE_SKIPPED"
 
 
 class UnavailableError(SdrsError, ConnectionError):
