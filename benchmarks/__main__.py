@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import catalog, codec, failover, l1, l2, l3, l3_restore, placement, repair, startup, streams
+from benchmarks import catalog, codec, failover, l1, l2, l3, l3_restore, placement, repair, stall, startup, streams
 from benchmarks.results import LATEST, Benchmark, Result, write_latest
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "failover": failover.failover,
     "repair": repair.repair,
     "save_under_repair": repair.save_under_repair,
+    "stall": stall.stall,
     "streams": streams.streams,
     "rss_bytes": l1.rss_bytes,
     "import_seconds": startup.import_seconds,

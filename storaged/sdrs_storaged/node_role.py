@@ -171,12 +171,12 @@ async def start_node(around: Surroundings) -> None:
     around.run(receipts.run())
     around.run(reports.run())
     around.run(client.run(node, store.disks, linked))
-    if staging is not None:
-        around.run(staging.run())
     around.facts |= {"id": identity.node_id, "grpc": address, "data": data_address, "unix": endpoints.unix}
     # It serves what it holds before any controller takes it in: a lost catalog is rebuilt from nodes like that (P19).
     await around.announce()
     await linked.wait()
+    if staging is not None:
+        around.run(staging.run())
 
     async def drain() -> None:
         # Nobody new; those inside may finish, because their clients have sent most of it.

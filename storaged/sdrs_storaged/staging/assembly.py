@@ -53,6 +53,8 @@ class Staging:
         workers: Workers,
         registry: CollectorRegistry,
     ) -> None:
+        """Blocks for a moment. To be made before anybody is served: what is found now was left by an earlier run."""
+        self._recovered = segments.recover()
         metrics = StagingMetrics(registry)
         self._stager = Stager(segments, Carrier(client, sending, workers), metrics)
         self._sessions = Sessions(segments, self._stager)
@@ -64,7 +66,7 @@ class Staging:
         self._sessions.serve(connection)
 
     async def run(self) -> None:
-        await self._stager.run()
+        await self._stager.run(self._recovered)
 
     def close(self) -> None:
         self._sessions.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sdrs_core.backoff import backoff
 from sdrs_core.checkpoints import SaveState
@@ -61,8 +61,9 @@ class Stager:
         """Sealed, and not in yet."""
         return len(self._carried)
 
-    async def run(self) -> None:
-        for shard, segment in await asyncio.to_thread(self._segments.recover):
+    async def run(self, recovered: Sequence[tuple[StagedShard, Segment | None]]) -> None:
+        """``recovered``: what an earlier run of this daemon was left with."""
+        for shard, segment in recovered:
             log.info("staged_save_found", job=shard.order.job, step=shard.order.step, rank=shard.order.rank)
             work = self._add(shard, segment, None)
             if segment is None:

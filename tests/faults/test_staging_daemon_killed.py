@@ -1,0 +1,109 @@
+"""kill -9 of the daemon that stages: what it acknowledged becomes a checkpoint, what it did not is sent another way."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from sdrs.save import staged
+from sdrs_core.ids import random_id
+from tests.support.cluster import LocalCluster, staging_dir
+from tests.support.states import MIB, make_state, same
+from tests.support.waiting import wait_for
+
+
+def arm(cluster: LocalCluster, points: str) -> None:
+    (cluster.folder / "points").write_text(points)
+
+
+def seals(cluster: LocalCluster) -> list[Path]:
+    return list(staging_dir(cluster.folder, "node-1").glob("*.seal"))
+
+
+def restart(cluster: LocalCluster) -> None:
+    cluster.nodes[0].wait_for_death()
+    arm(cluster, "")
+    cluster.nodes[0].start()
+
+
+# Blobs durable and nothing registered; registered and not recorded as such.
+@pytest.mark.parametrize("point", ["seal.confirmed", "stage.carried"])
+def test_what_was_sealed_is_carried_out_by_the_next_run(armed_cluster: LocalCluster, point: str) -> None:
+    with armed_cluster.connect() as client:
+        ckpts = client.checkpoints(f"sealed-{random_id()[:6]}")
+        arm(armed_cluster, f"{point}=kill")
+        saving = ckpts.save(1, make_state(1, 16 * MIB))
+        armed_cluster.nodes[0].wait_for_death()
+        assert len(seals(armed_cluster)) == 1
+        before = {path.name for path in armed_cluster.fragments()}
+        restart(armed_cluster)
+        assert saving.wait(timeout=30).step == 1
+        assert same(ckpts.restore(), make_state(1, 16 * MIB))
+        # P11: what was durable before was not stored twice.
+        assert {path.name for path in armed_cluster.fragments()} == before
+        wait_for(lambda: not seals(armed_cluster), "the record to go")
+        ckpts.save(2, make_state(2, 16 * MIB)).wait(timeout=30)  # and staging goes on
+        assert len(list(staging_dir(armed_cluster.folder, "node-1").glob("*.segment"))) == 1
+
+
+# Before the record has its name; and after, so that the daemon and the process both bring the save in.
+@pytest.mark.parametrize("point", ["stage.recorded", "stage.sealed"])
+def test_a_seal_that_was_not_acknowledged_is_streamed(
+    armed_cluster: LocalCluster, point: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with armed_cluster.connect() as client, caplog.at_level(logging.WARNING, logger="sdrs"):
+        ckpts = client.checkpoints(f"unsealed-{random_id()[:6]}")
+        arm(armed_cluster, f"{point}=kill")
+        saving = ckpts.save(1, make_state(1, 16 * MIB))
+        assert len(seals(armed_cluster)) == (point == "stage.sealed")
+        restart(armed_cluster)
+        assert saving.wait(timeout=30).step == 1
+        assert caplog.text.count("did not take the save") == 1
+        wait_for(lambda: not seals(armed_cluster), "the record to go")
+        assert [checkpoint.step for checkpoint in ckpts.list()] == [1]
+        assert same(ckpts.restore(), make_state(1, 16 * MIB))
+
+
+def test_a_stopped_daemon_leaves_what_is_sealed_to_its_next_run(armed_cluster: LocalCluster) -> None:
+    with armed_cluster.connect(timeout_seconds=60) as client:
+        ckpts = client.checkpoints(f"stopped-{random_id()[:6]}")
+        ckpts.save(0, {"x": 1}).wait()
+        armed_cluster.controller.kill()  # nothing can be brought in
+        saving = ckpts.save(1, make_state(1, 16 * MIB))
+        armed_cluster.nodes[0].stop()
+        assert len(seals(armed_cluster)) == 1
+        armed_cluster.controller.start()
+        armed_cluster.nodes[0].start()
+        assert saving.wait(timeout=30).step == 1
+        assert same(ckpts.restore(), make_state(1, 16 * MIB))
+
+
+def test_a_daemon_that_does_not_come_back_fails_the_save_clearly(
+    armed_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged, "RETURN_SECONDS", 1.0)
+    with armed_cluster.connect() as client:
+        ckpts = client.checkpoints(f"gone-{random_id()[:6]}")
+        arm(armed_cluster, "seal.confirmed=kill")
+        saving = ckpts.save(1, make_state(1, 4 * MIB))
+        with pytest.raises(ConnectionError, match="goes on with it when it is started again"):
+            saving.wait(timeout=30)
+        restart(armed_cluster)
+        wait_for(ckpts.latest, "it to be committed all the same")
+
+
+def test_a_daemon_that_lost_its_memory_is_told_from_one_that_is_done(armed_cluster: LocalCluster) -> None:
+    """As after a reboot: the staging is empty, and the process that was told otherwise hears of it."""
+    with armed_cluster.connect() as client:
+        ckpts = client.checkpoints(f"rebooted-{random_id()[:6]}")
+        arm(armed_cluster, "seal.confirmed=kill")
+        saving = ckpts.save(1, make_state(1, 4 * MIB))
+        armed_cluster.nodes[0].wait_for_death()
+        for path in staging_dir(armed_cluster.folder, "node-1").iterdir():
+            path.unlink()
+        restart(armed_cluster)
+        with pytest.raises(Exception, match="came back without it: save it again"):
+            saving.wait(timeout=30)
+        assert ckpts.latest() is None
