@@ -19,7 +19,6 @@ from tests.support.cluster import LocalCluster, running_cluster
 from tests.support.states import MIB, make_state, same
 from tests.support.waiting import wait_for
 
-
 # Nobody stages: this is about what the SDK sends by itself.
 STREAMED = {"staging_bytes": 0}
 

@@ -54,9 +54,8 @@ class Staging:
         registry: CollectorRegistry,
     ) -> None:
         """Blocks for a moment. To be made before anybody is served: what is found now was left by an earlier run."""
-        self._recovered = segments.recover()
         metrics = StagingMetrics(registry)
-        self._stager = Stager(segments, Carrier(client, sending, workers), metrics)
+        self._stager = Stager(segments, Carrier(client, sending, workers), metrics, segments.recover())
         self._sessions = Sessions(segments, self._stager)
         metrics.budget_bytes.set(segments.budget_bytes)
         metrics.taken_bytes.set_function(lambda: segments.taken_bytes)
@@ -66,7 +65,7 @@ class Staging:
         self._sessions.serve(connection)
 
     async def run(self) -> None:
-        await self._stager.run(self._recovered)
+        await self._stager.run()
 
     def close(self) -> None:
         self._sessions.close()

@@ -34,6 +34,7 @@ from sdrs_core.errors import (
 from sdrs_core.ids import NodeId, SaveId, random_id
 from sdrs_core.trouble import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Trouble
 from sdrs_proto.convert import save_state_from
+from sdrs_proto.limits import MAX_WAIT_MS
 from sdrs_proto.v1.control_pb2 import (
     AbortSaveRequest,
     BeginSaveRequest,
@@ -73,13 +74,24 @@ class Carrier:
         self._sending = sending
         self._workers = workers
         self._clock = clock
+        self._ttl_seconds: float | None = None
 
     async def carry(self, work: Work) -> tuple[SaveId, SaveState]:
         """Bring the shard in; its save, and what became of that. Raises once nothing more can be tried."""
         return await _Carrying(self, work).run()
 
-    async def wait(self, work: Work, save_id: str, wait_ms: int) -> WaitSaveResponse:
-        """What became of the save; asking keeps it alive (P13)."""
+    async def wait(self, work: Work, save_id: str) -> SaveState:
+        """What became of the save, after a while in which it may have ended; asking keeps it alive (P13)."""
+        wait_ms = min(MAX_WAIT_MS, int(1000 * await self._renew_seconds()))
+        response = await self._look(work, save_id, wait_ms)
+        return save_state_from(response.checkpoint.state)
+
+    async def _renew_seconds(self) -> float:
+        if self._ttl_seconds is None:
+            self._ttl_seconds = (await self._client.ask("get_cluster", GetClusterRequest())).save_ttl_seconds
+        return max(_MIN_RENEW_SECONDS, self._ttl_seconds / _RENEWALS_PER_TTL)
+
+    async def _look(self, work: Work, save_id: str, wait_ms: int) -> WaitSaveResponse:
         order = work.shard.order
         request = WaitSaveRequest(save_id=save_id, job=order.job, step=order.step, wait_ms=wait_ms)
         response: WaitSaveResponse = await self._client.ask("wait_save", request, wait_ms)
@@ -107,12 +119,10 @@ class Carrier:
         """Tell the controller, from time to time, that this save is not abandoned, however long the sending takes."""
 
         async def renew() -> None:
-            found = await self.ask(work, "get_cluster", GetClusterRequest())
-            renew_seconds = max(_MIN_RENEW_SECONDS, found.save_ttl_seconds / _RENEWALS_PER_TTL)
             while True:
-                await asyncio.sleep(renew_seconds)
                 with suppress(SdrsError):  # if it matters, sealing will tell
-                    await self.wait(work, save_id, 0)
+                    await asyncio.sleep(await self._renew_seconds())
+                    await self._look(work, save_id, 0)
 
         renewing = asyncio.ensure_future(renew())
         try:

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from sdrs_core.backoff import backoff
 from sdrs_core.checkpoints import SaveState
 from sdrs_core.errors import InternalError, NotFoundError, SaveFailedError, SdrsError
-from sdrs_proto.convert import save_state_from
-from sdrs_proto.limits import MAX_WAIT_MS
 from sdrs_proto.v1.staging_pb2 import StagedShard
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
@@ -42,9 +40,12 @@ class Stager:
         segments: Segments,
         carrier: Carrier,
         metrics: StagingMetrics,
+        recovered: Sequence[tuple[StagedShard, Segment | None]] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """To be made on the event loop."""
+        """To be made on the event loop. ``recovered``: what an earlier run of this daemon was left with; processes may
+        ask for it from here on, it is carried out when ``run`` is.
+        """
         self._segments = segments
         self._carrier = carrier
         self._metrics = metrics
@@ -55,19 +56,18 @@ class Stager:
         self._works: dict[str, Work] = {}
         self._carried: dict[str, asyncio.Task[None]] = {}
         self._followed: dict[str, asyncio.Task[None]] = {}
+        self._recovered = [self._add(shard, segment, None) for shard, segment in recovered]
 
     @property
     def waiting_count(self) -> int:
         """Sealed, and not in yet."""
         return len(self._carried)
 
-    async def run(self, recovered: Sequence[tuple[StagedShard, Segment | None]]) -> None:
-        """``recovered``: what an earlier run of this daemon was left with."""
-        for shard, segment in recovered:
-            log.info("staged_save_found", job=shard.order.job, step=shard.order.step, rank=shard.order.rank)
-            work = self._add(shard, segment, None)
-            if segment is None:
-                self._keep_alive(work, shard.registered_save_id)
+    async def run(self) -> None:
+        for work in self._recovered:
+            log.info("staged_save_found", save=work.title)
+            if work.segment is None:
+                self._keep_alive(work, work.shard.registered_save_id)
             else:
                 self._start(work)
         try:
@@ -188,13 +188,13 @@ class Stager:
         pauses = backoff()
         while work.alone_seconds < FOLLOW_SECONDS:
             try:
-                response = await self._carrier.wait(work, save_id, MAX_WAIT_MS)
+                state = await self._carrier.wait(work, save_id)
                 pauses = backoff()
             except NotFoundError:
                 break
             except SdrsError:
                 await asyncio.sleep(next(pauses))
                 continue
-            if save_state_from(response.checkpoint.state) is not SaveState.PENDING:
+            if state is not SaveState.PENDING:
                 break
         await asyncio.to_thread(self._segments.forget, work.shard)
