@@ -28,6 +28,10 @@ MAX_MESSAGE_BYTES = 1 << 20
 # Segments are whole pages of the size that large mappings use; blobs begin at pages, so that a copy of one is aligned.
 SEGMENT_ALIGN_BYTES = 2 << 20
 BLOB_ALIGN_BYTES = 4096
+# Of a shard that is not in yet the daemon tells something at least so often; a process that hears nothing for longer
+# takes it for frozen.
+BEAT_SECONDS = 1.0
+SILENT_SECONDS = 8.0
 
 M = TypeVar("M", bound=Message)
 

@@ -30,6 +30,7 @@ def test_a_really_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
             assert same(ckpts.restore(), make_state(1, 20 * MIB))
             ckpts.delete(1)  # deleting works on a full disk
             wait_for(lambda: not list(small.glob("disk-1/fragments/*/*")), "the space to be freed")
+            wait_for(lambda: client.nodes()[0].disks[0].used_bytes < 20 * MIB, "the controller to hear of it")
             ckpts.save(step=2, state=make_state(2, 40 * MIB)).wait()
             assert same(ckpts.restore(), make_state(2, 40 * MIB))
 

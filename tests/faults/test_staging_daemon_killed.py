@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sdrs.save import staged
 from sdrs_core.ids import random_id
-from tests.support.cluster import LocalCluster, staging_dir
+from tests.support.cluster import LocalCluster, running_cluster, staging_dir
 from tests.support.states import MIB, make_state, same
 from tests.support.waiting import wait_for
 
@@ -80,30 +79,36 @@ def test_a_stopped_daemon_leaves_what_is_sealed_to_its_next_run(armed_cluster: L
         assert same(ckpts.restore(), make_state(1, 16 * MIB))
 
 
-def test_a_daemon_that_does_not_come_back_fails_the_save_clearly(
-    armed_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staged, "RETURN_SECONDS", 1.0)
+def test_a_daemon_that_lost_its_memory_is_helped_by_the_process_that_has_it(armed_cluster: LocalCluster) -> None:
     with armed_cluster.connect() as client:
-        ckpts = client.checkpoints(f"gone-{random_id()[:6]}")
-        arm(armed_cluster, "seal.confirmed=kill")
-        saving = ckpts.save(1, make_state(1, 4 * MIB))
-        with pytest.raises(ConnectionError, match="goes on with it when it is started again"):
-            saving.wait(timeout=30)
-        restart(armed_cluster)
-        wait_for(ckpts.latest, "it to be committed all the same")
-
-
-def test_a_daemon_that_lost_its_memory_is_told_from_one_that_is_done(armed_cluster: LocalCluster) -> None:
-    """As after a reboot: the staging is empty, and the process that was told otherwise hears of it."""
-    with armed_cluster.connect() as client:
-        ckpts = client.checkpoints(f"rebooted-{random_id()[:6]}")
+        ckpts = client.checkpoints(f"emptied-{random_id()[:6]}")
         arm(armed_cluster, "seal.confirmed=kill")
         saving = ckpts.save(1, make_state(1, 4 * MIB))
         armed_cluster.nodes[0].wait_for_death()
         for path in staging_dir(armed_cluster.folder, "node-1").iterdir():
             path.unlink()
         restart(armed_cluster)
-        with pytest.raises(Exception, match="came back without it: save it again"):
-            saving.wait(timeout=30)
-        assert ckpts.latest() is None
+        assert saving.wait(timeout=30).step == 1
+        assert same(ckpts.restore(), make_state(1, 4 * MIB))
+
+
+def test_a_daemon_that_does_not_come_back_costs_nothing_while_the_trainer_lives(tmp_path: Path) -> None:
+    folder = tmp_path / "pair"
+    folder.mkdir()
+    environment = {"SDRS_FAULT_POINTS": str(folder / "points")}
+    with running_cluster(folder, node_count=2, environment=environment) as cluster, cluster.connect() as client:
+        ckpts = client.checkpoints("moved")
+        ckpts.save(0, {"x": 1}).wait()
+        arm(cluster, "fragment.created=kill@2")  # it has begun to store it
+        saving = ckpts.save(1, make_state(1, 48 * MIB))
+        cluster.nodes[0].wait_for_death()
+        arm(cluster, "")
+        assert saving.wait(timeout=60).step == 1
+        holders = {holder.node_id for shard in ckpts.shards(1) for blob in shard.blobs for holder in blob.holders}
+        assert holders == {"node-2"}
+        assert same(ckpts.restore(step=1), make_state(1, 48 * MIB))
+        # And the daemon, back at last, finds that there is nothing left to do.
+        cluster.nodes[0].start()
+        wait_for(lambda: not seals(cluster), "the record to go")
+        assert [checkpoint.step for checkpoint in ckpts.list()] == [1, 0]
+        assert ckpts.verify(1).ok

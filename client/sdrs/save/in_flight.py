@@ -168,7 +168,7 @@ class InFlight:
         if ticket is None:
             self._stage.give_back(segment)
             return False
-        staged = StagedSave(self._stage, self._control, ticket, saving)
+        staged = StagedSave(self._stage, ticket, saving, lambda own: self._upload(order, own, saving))
         self._start(owner, saving, policy, lambda: self._carry(owner, saving, staged.bring_in))
         return True
 

@@ -15,7 +15,7 @@ from sdrs.rpc.control import Control
 from sdrs.save.mapped_segment import Copier, MappedSegment, layout
 from sdrs.save.order import SaveOrder
 from sdrs.save.payload import Payload
-from sdrs.save.stage_session import StageSession, Ticket
+from sdrs.save.stage_session import SilentDaemonError, StageSession, Ticket
 from sdrs_core.cluster import Node
 from sdrs_core.errors import FullError, SdrsError, UnavailableError
 from sdrs_core.ids import random_id
@@ -26,6 +26,8 @@ from sdrs_proto.v1.staging_pb2 import StagedBlob, StagedShard
 
 # How often it is looked whether a node came to this host, or its daemon back.
 LOOK_SECONDS = 30.0
+# How long a frozen daemon is left alone.
+PAUSE_SECONDS = 10.0
 
 log = logging.getLogger("sdrs")
 
@@ -58,6 +60,8 @@ class LocalStage:
         self._nodes: list[Node] = []
         self._looked: float | None = None
         self._told: set[str] = set()
+        # A daemon that accepts and then says nothing is not asked again before.
+        self._pause_until = 0.0
 
     # Room
 
@@ -178,6 +182,13 @@ class LocalStage:
             return False
         return True
 
+    def lose(self, ticket: Ticket) -> None:
+        """A daemon that is frozen is left as one that is gone: what is not answered would stop the training too."""
+        session = self._session
+        if session is not None and session.holds(ticket):
+            session.close()
+            self._pause_until = self._clock() + PAUSE_SECONDS
+
     def cancel(self, ticket: Ticket) -> None:
         session = self._session
         if session is not None:
@@ -199,10 +210,16 @@ class LocalStage:
             self._session = None
             self._idle.clear()
             self._busy.clear()
+        if self._clock() < self._pause_until:
+            return None
         why = "no node of the cluster runs here"
         for node in self._local_nodes(rank, look=look):
             try:
                 session = StageSession(node.endpoints.unix)
+            except SilentDaemonError as error:
+                self._pause_until = self._clock() + PAUSE_SECONDS
+                why = f"node {node.id}: {error}"
+                continue
             except SdrsError as error:
                 why = f"node {node.id}: {error}"
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from sdrs.save.payload import Payload, PayloadBlob
 from sdrs_core.errors import SaveFailedError
 from sdrs_proto.staging import BLOB_ALIGN_BYTES, round_up
+from sdrs_proto.v1.staging_pb2 import StagedShard
 
 MAX_THREADS = 8
 # What is worth handing to another thread.
@@ -42,6 +43,31 @@ class MappedSegment:
         with suppress(OSError, AttributeError):
             memory.madvise(mmap.MADV_HUGEPAGE)
         return cls(segment_id, size_bytes, memory)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBlob:
+    segment: MappedSegment
+    offset: int
+    size_bytes: int
+
+    def segments(self) -> Iterator[memoryview]:
+        yield memoryview(self.segment.memory)[self.offset : self.offset + self.size_bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPayload:
+    """What was copied into a segment, to be sent by this process itself: its daemon is gone, the memory is not."""
+
+    blobs: tuple[SegmentBlob, ...]
+
+    @classmethod
+    def of(cls, segment: MappedSegment, shard: StagedShard) -> SegmentPayload:
+        return cls(tuple(SegmentBlob(segment, blob.offset, blob.size_bytes) for blob in shard.blobs))
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(blob.size_bytes for blob in self.blobs)
 
 
 def layout(sizes_bytes: Sequence[int]) -> tuple[list[int], int]:

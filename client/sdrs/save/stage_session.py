@@ -6,6 +6,7 @@ import itertools
 import os
 import socket
 import threading
+import time
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -17,7 +18,7 @@ from sdrs_core.errors import ProtocolError, SdrsError, UnavailableError
 from sdrs_proto.channel import receive_answer, tune
 from sdrs_proto.dial import CONNECT_SECONDS
 from sdrs_proto.limits import CALL_SECONDS, transfer_seconds
-from sdrs_proto.staging import hello, receive_message, send_message
+from sdrs_proto.staging import SILENT_SECONDS, hello, receive_message, send_message
 from sdrs_proto.status import from_status
 from sdrs_proto.v1.staging_pb2 import StagedShard, StageEvent, StageRequest
 
@@ -35,11 +36,13 @@ class Ticket:
         self._changed = threading.Condition()
         self._news: deque[StageEvent] = deque(maxlen=_MAX_NEWS)
         self._is_lost = False
+        self._heard = time.monotonic()
 
     def put(self, event: StageEvent) -> None:
         with self._changed:
             self.save_id = event.save_id or self.save_id
             self._news.append(event)
+            self._heard = time.monotonic()
             self._changed.notify_all()
 
     def lose(self) -> None:
@@ -50,16 +53,23 @@ class Ticket:
     def found(self) -> None:
         with self._changed:
             self._is_lost = False
+            self._heard = time.monotonic()
 
     def next(self, timeout_seconds: float) -> StageEvent | None:
-        """None: nothing new in that time. UnavailableError once the daemon is gone, and all was told."""
+        """None: nothing new in that time. UnavailableError once the daemon is gone or frozen, and all was told."""
         with self._changed:
             self._changed.wait_for(lambda: self._news or self._is_lost, timeout_seconds)
             if self._news:
                 return self._news.popleft()
             if self._is_lost:
                 raise UnavailableError("the daemon of this host is gone")
+            if time.monotonic() - self._heard > SILENT_SECONDS:
+                raise UnavailableError("the daemon of this host is silent")
             return None
+
+
+class SilentDaemonError(UnavailableError):
+    """It accepts connections, and answers nothing."""
 
 
 class StageSession:
@@ -126,6 +136,10 @@ class StageSession:
         request = StageRequest()
         request.cancel.staged_id = ticket.shard.id
         self._call(request)
+
+    def holds(self, ticket: Ticket) -> bool:
+        with self._changed:
+            return not self._is_over and ticket.shard.id in self._tickets
 
     def forget(self, ticket: Ticket) -> None:
         with self._changed:
@@ -200,6 +214,8 @@ def _connect(path: str) -> socket.socket:
         connection.settimeout(None)
     except OSError as error:
         connection.close()
+        if isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError):
+            raise SilentDaemonError(f"{path} does not answer") from error
         if isinstance(error, SdrsError):
             raise
         raise UnavailableError(f"{path}: {error.strerror or error}") from error

@@ -1,28 +1,32 @@
-"""Following a save that the daemon of this host carries out: progress, outcome, and its return after a restart."""
+"""Following a save that the daemon of this host carries out: progress, outcome, and what to do when the daemon dies.
+
+The segment stays mapped here. A daemon that is back in a moment goes on by itself; if it is not, this process sends the
+shard from the segment, as it would have without a daemon. Should the daemon come back after all, both bring in the same
+bytes for the same save, and whoever is second finds the shard registered (P6).
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from google.rpc.status_pb2 import Status
 
-from sdrs.rpc.control import Control
 from sdrs.save.commits import EXIT_SECONDS
 from sdrs.save.local_stage import LocalStage
+from sdrs.save.mapped_segment import SegmentPayload
+from sdrs.save.payload import Payload
 from sdrs.save.stage_session import Ticket
 from sdrs.saving import Saving
-from sdrs_core.checkpoints import SaveState
-from sdrs_core.errors import NotFoundError, SaveFailedError, SdrsError, UnavailableError
+from sdrs_core.errors import SaveFailedError, SdrsError, UnavailableError
 from sdrs_core.ids import SaveId
-from sdrs_proto.convert import save_state_from
 from sdrs_proto.status import from_status
-from sdrs_proto.v1.control_pb2 import WaitSaveRequest
 from sdrs_proto.v1.staging_pb2 import STAGE_PHASE_FAILED, STAGE_PHASE_IN
 
-# How long a daemon that went away is waited for: it is restarted, or its machine is not well.
-RETURN_SECONDS = 60.0
+# How long a daemon that went away is waited for: it may be restarted.
+RETURN_SECONDS = 2.0
 _RETRY_SECONDS = 0.2
 # How often it is looked whether this process ends.
 _LOOK_SECONDS = 1.0
@@ -31,9 +35,16 @@ log = logging.getLogger("sdrs")
 
 
 class StagedSave:
-    def __init__(self, stage: LocalStage, control: Control, ticket: Ticket, saving: Saving) -> None:
+    def __init__(
+        self,
+        stage: LocalStage,
+        ticket: Ticket,
+        saving: Saving,
+        upload: Callable[[Payload], SaveId],
+    ) -> None:
+        """``upload`` sends a shard from this process."""
+        self._upload = upload
         self._stage = stage
-        self._control = control
         self._ticket = ticket
         self._saving = saving
         self._exits_at: float | None = None
@@ -49,11 +60,12 @@ class StagedSave:
         while True:
             try:
                 event = self._ticket.next(_LOOK_SECONDS)
-            except UnavailableError:
-                found = self._await_return()
-                if found:
-                    return found
-                continue
+            except UnavailableError as error:
+                self._stage.lose(self._ticket)
+                if self._is_back():
+                    continue
+                log.warning("%s is sent by this process: %s", self._saving, error)
+                return self._upload(SegmentPayload.of(self._ticket.segment, self._ticket.shard))
             self._check_exit()
             if event is None:
                 continue
@@ -79,36 +91,15 @@ class StagedSave:
                 f"the process ended before {self._saving} was stored: the daemon of this host goes on with it"
             )
 
-    def _await_return(self) -> SaveId | None:
-        """The daemon was stopped, or died; it has the shard, and goes on with it when it is back. The save's id, if it
-        is known to be in; None: it goes on.
-        """
+    def _is_back(self) -> bool:
+        """The daemon was stopped, or died; whether it is there again, and goes on with the shard."""
         give_up = time.monotonic() + RETURN_SECONDS
         while time.monotonic() < give_up:
             self._check_exit()
             try:
                 if self._stage.rejoin(self._ticket):
-                    return None
-            except NotFoundError:
-                return self._ended()
+                    return True
+            except SdrsError:
+                return False  # without it: it was in before the daemon went, or was lost; sending it tells which
             time.sleep(_RETRY_SECONDS)
-        raise UnavailableError(
-            f"the daemon of this host has {self._saving}, and is gone for {RETURN_SECONDS:g} s: it goes on with it "
-            "when it is started again, unless the machine is restarted before"
-        )
-
-    def _ended(self) -> SaveId:
-        """The daemon is back without it: it was in before the daemon went, or was lost with a reboot."""
-        if self._ticket.save_id:
-            request = WaitSaveRequest(
-                save_id=self._ticket.save_id, job=self._saving.job, step=self._saving.step, wait_ms=0
-            )
-            try:
-                state = save_state_from(self._control.call("wait_save", request).checkpoint.state)
-            except SdrsError as error:
-                raise SaveFailedError(f"{self._saving} may not be committed: {error}") from error
-            if state is not SaveState.PENDING:
-                return SaveId(self._ticket.save_id)  # whatever it is, following it will tell
-        raise SaveFailedError(
-            f"{self._saving} was staged with the daemon of this host, which came back without it: save it again"
-        )
+        return False

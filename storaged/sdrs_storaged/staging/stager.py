@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from sdrs_core.backoff import backoff
 from sdrs_core.checkpoints import SaveState
 from sdrs_core.errors import InternalError, NotFoundError, SaveFailedError, SdrsError
+from sdrs_proto.staging import BEAT_SECONDS
 from sdrs_proto.v1.staging_pb2 import StagedShard
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
@@ -71,7 +72,12 @@ class Stager:
             else:
                 self._start(work)
         try:
-            await asyncio.Event().wait()
+            while True:
+                await asyncio.sleep(BEAT_SECONDS)
+                with self._lock:
+                    carried = [work for staged_id, work in self._works.items() if staged_id in self._carried]
+                for work in carried:
+                    work.beat()
         finally:
             await self._stop()
 

@@ -104,6 +104,11 @@ class Work:
                 self._told_bytes = self._sent_bytes
                 self._tell()
 
+    def beat(self) -> None:
+        """Nothing new, and somebody is at it."""
+        with self._lock:
+            self._tell()
+
     def stop(self, why: SdrsError) -> None:
         with self._lock:
             self._stop = self._stop or why
