@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +48,25 @@ def test_what_was_sealed_is_carried_out_by_the_next_run(armed_cluster: LocalClus
         wait_for(lambda: not seals(armed_cluster), "the record to go")
         ckpts.save(2, make_state(2, 16 * MIB)).wait(timeout=30)  # and staging goes on
         assert len(list(staging_dir(armed_cluster.folder, "node-1").glob("*.segment"))) == 1
+
+
+def test_trainer_and_daemon_may_both_be_killed_once_it_is_sealed(armed_cluster: LocalCluster) -> None:
+    script = """
+import os, signal, sys
+import sdrs
+from tests.support.states import make_state
+sdrs.connect(sys.argv[1]).checkpoints(sys.argv[2]).save(step=1, state=make_state(9, 16 << 20))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    job = f"both-{random_id()[:6]}"
+    arm(armed_cluster, "seal.confirmed=kill")
+    command = [sys.executable, "-c", script, armed_cluster.url, job]
+    assert subprocess.run(command, cwd=Path(__file__).parents[2]).returncode == -signal.SIGKILL
+    restart(armed_cluster)
+    with armed_cluster.connect() as client:
+        ckpts = client.checkpoints(job)
+        wait_for(ckpts.latest, "the next run of the daemon to bring it in")
+        assert same(ckpts.restore(), make_state(9, 16 * MIB))
 
 
 # Before the record has its name; and after, so that the daemon and the process both bring the save in.
