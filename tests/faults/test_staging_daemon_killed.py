@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from sdrs.save import stage_session
 from sdrs_core.ids import random_id
+from tests.support.battered import stands_still
 from tests.support.cluster import LocalCluster, running_cluster, staging_dir
 from tests.support.states import MIB, make_state, same
 from tests.support.waiting import wait_for
@@ -114,23 +116,38 @@ def test_a_daemon_that_lost_its_memory_is_helped_by_the_process_that_has_it(arme
         assert same(ckpts.restore(), make_state(1, 4 * MIB))
 
 
-def test_a_daemon_that_does_not_come_back_costs_nothing_while_the_trainer_lives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["kill", "stop"])
+def test_a_daemon_that_is_gone_or_frozen_costs_nothing_while_the_trainer_lives(
+    tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_session, "SILENT_SECONDS", 2.0)
     folder = tmp_path / "pair"
     folder.mkdir()
     environment = {"SDRS_FAULT_POINTS": str(folder / "points")}
-    with running_cluster(folder, node_count=2, environment=environment) as cluster, cluster.connect() as client:
+    eager = {"suspect_after_seconds": 1}
+    with (
+        running_cluster(folder, node_count=2, controller=eager, environment=environment) as cluster,
+        cluster.connect() as client,
+    ):
         ckpts = client.checkpoints("moved")
         ckpts.save(0, {"x": 1}).wait()
-        arm(cluster, "fragment.created=kill@2")  # it has begun to store it
+        node = cluster.nodes[0]
+        arm(cluster, f"fragment.created={fault}@2")  # it has begun to store it
         saving = ckpts.save(1, make_state(1, 48 * MIB))
-        cluster.nodes[0].wait_for_death()
+        if fault == "kill":
+            node.wait_for_death()
+        else:
+            wait_for(lambda: stands_still(node.pid), "it to be frozen")
         arm(cluster, "")
         assert saving.wait(timeout=60).step == 1
         holders = {holder.node_id for shard in ckpts.shards(1) for blob in shard.blobs for holder in blob.holders}
         assert holders == {"node-2"}
         assert same(ckpts.restore(step=1), make_state(1, 48 * MIB))
         # And the daemon, back at last, finds that there is nothing left to do.
-        cluster.nodes[0].start()
+        if fault == "kill":
+            node.start()
+        else:
+            node.thaw()
         wait_for(lambda: not seals(cluster), "the record to go")
         assert [checkpoint.step for checkpoint in ckpts.list()] == [1, 0]
         assert ckpts.verify(1).ok
