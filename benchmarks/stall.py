@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import raw
-from benchmarks.processes import AS_DEPLOYED
+from benchmarks.processes import AS_DEPLOYED, STAGED
 from benchmarks.results import Result, alternate
 from tests.support.cluster import running_cluster
 
@@ -46,9 +46,8 @@ def stall(folder: Path) -> Iterator[Result]:
             os.fsync(file.fileno())
         return time.perf_counter() - start
 
-    node = {"staging_bytes": 3 * GIB}
     with (
-        running_cluster(folder, node_count=1, controller=AS_DEPLOYED, node=node) as cluster,
+        running_cluster(folder, node_count=1, controller=AS_DEPLOYED, node=STAGED) as cluster,
         cluster.connect() as client,
     ):
         ckpts = client.checkpoints("bench")
