@@ -22,6 +22,7 @@ from benchmarks import (
     peers,
     placement,
     repair,
+    stall,
     startup,
     streams,
 )
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "failover": failover.failover,
     "repair": repair.repair,
     "save_under_repair": repair.save_under_repair,
+    "stall": stall.stall,
     "streams": streams.streams,
     "rss_bytes": l1.rss_bytes,
     "import_seconds": startup.import_seconds,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import raw
-from benchmarks.processes import AS_DEPLOYED, cpu_seconds, watching
+from benchmarks.processes import AS_DEPLOYED, STAGED, cpu_seconds, watching
 from benchmarks.results import Result, alternate
 from sdrs import Checkpoints
 from tests.support.cluster import LocalCluster, running_cluster
@@ -47,7 +47,10 @@ def l1_save(folder: Path) -> Iterator[Result]:
     """Save-to-durable of a 1 GiB state."""
     arrays = raw.arrays_of(GIB, 16)
     state = {f"layer{index}": array for index, array in enumerate(arrays)}
-    with running_cluster(folder, node_count=1, controller=AS_DEPLOYED) as cluster, cluster.connect() as client:
+    with (
+        running_cluster(folder, node_count=1, controller=AS_DEPLOYED, node=STAGED) as cluster,
+        cluster.connect() as client,
+    ):
         save, cpu = saver(cluster, client.checkpoints("bench"), state, "L1")
         save()
         ours, theirs = alternate(ROUNDS, save, lambda: raw.write_and_sync(folder / "raw", arrays))

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks import raw
 from benchmarks.l1 import saver
-from benchmarks.processes import AS_DEPLOYED
+from benchmarks.processes import AS_DEPLOYED, STAGED
 from benchmarks.results import Result, alternate
 from tests.support.cluster import running_cluster
 
@@ -34,7 +34,10 @@ def l2_save(folder: Path) -> Iterator[Result]:
     """Save of a 1 GiB state until two copies are durable and it is committed."""
     arrays = raw.arrays_of(GIB, 16)
     state = {f"layer{index}": array for index, array in enumerate(arrays)}
-    with running_cluster(folder, node_count=2, controller=AS_DEPLOYED) as cluster, cluster.connect() as client:
+    with (
+        running_cluster(folder, node_count=2, controller=AS_DEPLOYED, node=STAGED) as cluster,
+        cluster.connect() as client,
+    ):
         client.create_pool("fast", "L2", mirrors=2)
         save, cpu = saver(cluster, client.checkpoints("bench", pool="fast"), state, "L2")
         save()

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks import raw
 from benchmarks.l1 import saver
-from benchmarks.processes import AS_DEPLOYED
+from benchmarks.processes import AS_DEPLOYED, STAGED
 from benchmarks.results import Result, alternate
 from tests.support.cluster import running_cluster
 
@@ -41,7 +41,10 @@ def l3_save(folder: Path) -> Iterator[Result]:
     arrays = raw.arrays_of(GIB, 16)
     state = {f"layer{index}": array for index, array in enumerate(arrays)}
     nodes = DATA + PARITY
-    with running_cluster(folder, node_count=nodes, controller=AS_DEPLOYED) as cluster, cluster.connect() as client:
+    with (
+        running_cluster(folder, node_count=nodes, controller=AS_DEPLOYED, node=STAGED) as cluster,
+        cluster.connect() as client,
+    ):
         client.create_pool("prod", "L3", ec=f"{DATA}+{PARITY}")
         save, cpu = saver(cluster, client.checkpoints("bench", pool="prod"), state, "L3")
         save()

@@ -26,6 +26,7 @@ from sdrs import checkpoints as sync_checkpoints
 from sdrs import cluster as sync_cluster
 from sdrs import saving as sync_saving
 from sdrs.restore import parts as sync_parts
+from sdrs.save.policy import DEFAULT_MAX_IN_FLIGHT, OnError, OnFull
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import Save as Checkpoint
 from sdrs_core.levels import Level
@@ -77,6 +78,10 @@ class Saving(_Twin[sync_saving.Saving]):
     @property
     def step(self) -> int:
         return self._sync.step
+
+    @property
+    def skipped(self) -> bool:
+        return self._sync.skipped
 
     async def wait(self, level: str | Level | None = None, timeout: float | None = None) -> Checkpoint:
         """As the sync one, without a thread that waits for the commit."""
@@ -131,6 +136,10 @@ class Checkpoints(_Twin[sync_checkpoints.Checkpoints]):
     def job(self) -> str:
         return self._sync.job
 
+    @property
+    def skipped_count(self) -> int:
+        return self._sync.skipped_count
+
     save = _starts_saving(sync_checkpoints.Checkpoints.save)
     save_files = _starts_saving(sync_checkpoints.Checkpoints.save_files)
     restore = _awaitable(sync_checkpoints.Checkpoints.restore)
@@ -168,8 +177,23 @@ class Cluster(_Twin[sync_cluster.Cluster]):
         pool: str | None = None,
         level: str | Level | None = None,
         attempt: str | int | Attempt | None = None,
+        on_full: OnFull = "block",
+        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+        on_error: OnError | None = None,
+        raise_errors: bool = True,
     ) -> Checkpoints:
-        return Checkpoints(self._sync.checkpoints(job, pool=pool, level=level, attempt=attempt), self._pool)
+        """As the sync one; ``on_error`` is called with the sync ``Saving``, in a thread."""
+        found = self._sync.checkpoints(
+            job,
+            pool=pool,
+            level=level,
+            attempt=attempt,
+            on_full=on_full,
+            max_in_flight=max_in_flight,
+            on_error=on_error,
+            raise_errors=raise_errors,
+        )
+        return Checkpoints(found, self._pool)
 
     info = _awaitable(sync_cluster.Cluster.info)
     nodes = _awaitable(sync_cluster.Cluster.nodes)

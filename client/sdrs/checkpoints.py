@@ -14,6 +14,7 @@ from sdrs.restore.readings import export_state, read_files, read_state
 from sdrs.restore.restorer import Restorer
 from sdrs.rpc.control import Control
 from sdrs.save.order import SaveOrder
+from sdrs.save.policy import SavePolicy
 from sdrs.saving import Saving
 from sdrs.staleness import warn_if_stale
 from sdrs.views import Report, Verification, problem_from
@@ -45,13 +46,21 @@ class Checkpoints:
     """Made by ``cluster.checkpoints(job)``."""
 
     def __init__(
-        self, cluster: Cluster, job: JobName, *, pool: PoolName, level: Level, attempt: str | int | Attempt | None
+        self,
+        cluster: Cluster,
+        job: JobName,
+        *,
+        pool: PoolName,
+        level: Level,
+        attempt: str | int | Attempt | None,
+        policy: SavePolicy | None = None,
     ) -> None:
         self.job = job
         self.pool = pool
         self._cluster = cluster
         self._level = level
         self._attempt = attempt
+        self._policy = policy or SavePolicy()
 
     def save(
         self,
@@ -65,9 +74,10 @@ class Checkpoints:
     ) -> Saving:
         """Save ``state``: nested dicts, lists and tuples of arrays (torch, numpy) and plain values.
 
-        Returns once the state is copied and may change again. One that is larger than the staging memory is sent from
-        where it lies instead, and this returns once it is durable on its node. With several ranks each saves its own
-        part under the same attempt; the checkpoint is committed when all are in.
+        Returns once the state is copied and may change again. Where a daemon of this user runs on this host, the copy
+        is the daemon's: it becomes a checkpoint even if this process is killed right away. One that is larger than the
+        staging memory is sent from where it lies instead, and this returns once it is durable on its node. With several
+        ranks each saves its own part under the same attempt; the checkpoint is committed when all are in.
 
         ``progress(sent, total)`` is told the bytes as they go, in the thread that sends them; it starts again from 0
         when another node has to be tried. What it raises ends the save.
@@ -75,7 +85,7 @@ class Checkpoints:
         from sdrs.state import encode
 
         order = self._order(step, rank, world_size, attempt, ContentKind.STATE)
-        return self._cluster.process().saves.save(self, order, encode(state), progress)
+        return self._cluster.process().saves.save(self, order, encode(state), progress, self._policy)
 
     def save_files(
         self,
@@ -91,7 +101,7 @@ class Checkpoints:
         from sdrs.state import encode_files
 
         order = self._order(step, rank, world_size, attempt, ContentKind.FILES)
-        return self._cluster.process().saves.save(self, order, encode_files(path), progress)
+        return self._cluster.process().saves.save(self, order, encode_files(path), progress, self._policy)
 
     def send_shard(self, step: int, shard: EncodedState, *, rank: int, world_size: int) -> None:
         """For adapters that make their own shards: returns once this one is durable, without a copy of it and without
@@ -215,6 +225,11 @@ class Checkpoints:
         raise UnavailableError(
             f"the controller ended the verification of {checkpoint.title} before it was done: try again"
         )
+
+    @property
+    def skipped_count(self) -> int:
+        """Saves of this process that were left out (``on_full="skip"``)."""
+        return self._cluster.process().saves.skipped_count(self)
 
     def __repr__(self) -> str:
         return f'<Checkpoints of "{self.job}" at {self._cluster.url}>'

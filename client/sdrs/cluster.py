@@ -14,6 +14,7 @@ from sdrs.pools import Pools
 from sdrs.process import Process, Settings
 from sdrs.rpc.channels import Channels
 from sdrs.rpc.control import Control
+from sdrs.save.policy import DEFAULT_MAX_IN_FLIGHT, OnError, OnFull, SavePolicy
 from sdrs.scrubs import Scrubs
 from sdrs.upkeep import Upkeep
 from sdrs.views import ClusterInfo, JobInfo, cluster_info_from
@@ -37,7 +38,8 @@ def connect(url: str | None = None, *, timeout_seconds: float = 10.0, staging_by
 
     ``timeout_seconds`` is how long a controller that is out of reach is waited for in later calls. Here each is asked
     once, unless one of them is about to become the active one. ``staging_bytes`` (else SDRS_STAGING_BYTES)
-    bounds the memory into which saves are copied.
+    bounds the memory into which saves are copied: that of this host's daemon, which has a bound of its own too, and
+    where none stages for this process, its own (256 MiB unless given).
     """
     url = cluster_url(url)
     addresses = parse_url(url)
@@ -52,8 +54,10 @@ def connect(url: str | None = None, *, timeout_seconds: float = 10.0, staging_by
         ) from error
     finally:
         channels.close()
-    budget = _staging_budget() if staging_bytes is None else staging_bytes
-    return Cluster(url, info.id, Settings(addresses, timeout_seconds, budget, info.save_ttl_seconds))
+    given = _staging_budget() if staging_bytes is None else staging_bytes
+    budget = DEFAULT_STAGING_BYTES if given is None else given
+    settings = Settings(addresses, timeout_seconds, budget, given is not None, info.save_ttl_seconds)
+    return Cluster(url, info.id, settings)
 
 
 def _first_contact(control: Control, addresses: tuple[str, ...]) -> ClusterInfo:
@@ -69,10 +73,10 @@ def _first_contact(control: Control, addresses: tuple[str, ...]) -> ClusterInfo:
     return cluster_info_from(found)
 
 
-def _staging_budget() -> int:
+def _staging_budget() -> int | None:
     text = os.environ.get("SDRS_STAGING_BYTES", "")
     if not text:
-        return DEFAULT_STAGING_BYTES
+        return None
     if not text.isdecimal():
         raise InvalidArgumentError(
             f"SDRS_STAGING_BYTES is {text!r}: give a whole number of bytes, 268435456 for example"
@@ -98,14 +102,26 @@ class Cluster(Pools, Operations, Upkeep, Scrubs):
         pool: str | None = None,
         level: str | Level | None = None,
         attempt: str | int | Attempt | None = None,
+        on_full: OnFull = "block",
+        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+        on_error: OnError | None = None,
+        raise_errors: bool = True,
     ) -> Checkpoints:
-        """The history of one job. ``pool`` and ``level`` say where its saves go, ``attempt`` who saves (P1)."""
+        """The history of one job. ``pool`` and ``level`` say where its saves go, ``attempt`` who saves (P1).
+
+        When ``max_in_flight`` saves are not stored yet, or earlier ones fill the staging, ``on_full`` says what the
+        next one does: ``"block"`` waits, ``"skip"`` leaves it out (``saving.skipped``, logged, counted in
+        ``skipped_count``), ``"fail"`` raises. A save that fails after ``save`` has returned is told to
+        ``on_error(saving, error)``, and raised by the next ``save`` or ``close``; with ``raise_errors=False`` never:
+        what cannot be stored then does not stop the training.
+        """
         return Checkpoints(
             self,
             JobName(check_name(job, "job")),
             pool=PoolName(check_name(pool, "pool")) if pool else DEFAULT_POOL,
             level=parse_level(level) if level is not None else Level.NONE,
             attempt=attempt,
+            policy=SavePolicy(on_full, max_in_flight, on_error, raise_errors),
         )
 
     def info(self) -> ClusterInfo:
@@ -143,6 +159,7 @@ class Cluster(Pools, Operations, Upkeep, Scrubs):
         self._is_closed = True
         # If this times out the connections stay: what is under way goes on.
         process.saves.finish(CLOSE_SECONDS)
+        process.stage.close()
         process.channels.close()
         process.saves.raise_unseen()
 

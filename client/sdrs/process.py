@@ -10,6 +10,7 @@ from sdrs.rpc.channels import Channels
 from sdrs.rpc.control import Control
 from sdrs.rpc.map import Maps
 from sdrs.save.in_flight import InFlight
+from sdrs.save.local_stage import LocalStage
 from sdrs.transfer.routes import Routes
 
 # A save is renewed so often that several renewals may fail before it is taken for abandoned.
@@ -21,7 +22,9 @@ MIN_RENEW_SECONDS = 0.1
 class Settings:
     addresses: tuple[str, ...]
     timeout_seconds: float
+    # Of this process's own memory; and, if the user gave it, of what it takes of the daemon's.
     staging_bytes: int
+    is_staging_given: bool
     save_ttl_seconds: float
 
 
@@ -33,10 +36,16 @@ class Process:
         self.maps = Maps(self.control)
         self.holders = HolderBook()
         self.reports = DamageReports(self.control)
+        self.stage = LocalStage(
+            self.control,
+            limit_bytes=settings.staging_bytes if settings.is_staging_given else None,
+            patience_seconds=settings.timeout_seconds,
+        )
         self.saves = InFlight(
             self.control,
             self.routes,
             self.maps,
+            self.stage,
             staging_bytes=settings.staging_bytes,
             renew_seconds=max(MIN_RENEW_SECONDS, settings.save_ttl_seconds / RENEWALS_PER_TTL),
         )

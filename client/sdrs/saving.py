@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sdrs import forks
 from sdrs.views import Report
 from sdrs_core.checkpoints import Save as Checkpoint
-from sdrs_core.errors import DeadlineExceededError, RefusedError, SaveFailedError, UnsupportedError
+from sdrs_core.errors import DeadlineExceededError, RefusedError, SaveFailedError, SaveSkippedError, UnsupportedError
 from sdrs_core.levels import Level, parse_level
 
 # How often a commit at less than what was waited for is looked at again.
@@ -54,6 +54,7 @@ class Saving:
         self._lock = threading.Lock()
         self._ranks_in = ""
         self._is_seen = False
+        self._is_skipped = False
         self._generation = forks.generation()
 
     def wait(self, level: str | Level | None = None, timeout: float | None = None) -> Checkpoint:
@@ -101,8 +102,13 @@ class Saving:
             checkpoint = self._look_again(checkpoint)
         return checkpoint
 
+    @property
+    def skipped(self) -> bool:
+        """Whether it was not begun, because too many saves were under way and the policy is to skip."""
+        return self._is_skipped
+
     def done(self) -> bool:
-        """Whether it is committed or has failed."""
+        """Whether it is committed, has failed, or was skipped."""
         self._check_process()
         return self.outcome.done()
 
@@ -138,7 +144,12 @@ class Saving:
         return f'step {self.step} of job "{self.job}"'
 
     def __repr__(self) -> str:
-        state = "under way" if not self.outcome.done() else "failed" if self.outcome.exception() else "committed"
+        if not self.outcome.done():
+            state = "under way"
+        elif self._is_skipped:
+            state = "skipped"
+        else:
+            state = "failed" if self.outcome.exception() else "committed"
         return f"<Saving {self}: {state}>"
 
     # For the threads that carry the save out.
@@ -149,6 +160,15 @@ class Saving:
 
     def mark_seen(self) -> None:
         self._is_seen = True
+
+    def skip(self, why: str) -> None:
+        self._is_skipped = self._is_seen = True
+        self.outcome.set_exception(SaveSkippedError(f"{self} was skipped: {why}"))
+
+    def set_sent(self, size_bytes: int) -> None:
+        """As a daemon tells it."""
+        if size_bytes != self._sent_bytes:
+            self._set_sent(lambda before: size_bytes)
 
     def add_sent(self, size_bytes: int) -> None:
         self._set_sent(lambda before: before + size_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -232,11 +233,12 @@ def choose_group(
     host: str,
     avoid: frozenset[NodeId],
     shunned: frozenset[tuple[GroupId, NodeId]] = frozenset(),
+    prefer: NodeId | None = None,
 ) -> Group | None:
     """The group that a rank should save to: its own host's, then spread by rank; only those that take saves now.
 
     Ranks of one host with several nodes are spread too, so that all disks work. ``shunned``: members that their primary
-    found failing or too slow.
+    found failing or too slow. ``prefer``: the node that has the rank's bytes already, before any other of its host.
     """
     usable = [g for g in groups if not g.problem and g.primary not in avoid and _takes_saves(g, nodes)]
     if not usable:
@@ -247,8 +249,23 @@ def choose_group(
     whole = [g for g in usable if avoid.isdisjoint(g.members) and g.id not in doubtful]
     near = [g for g in whole if g in local]
     candidates = sorted(near or whole or local or usable, key=lambda g: g.id)
-    return candidates[rank % len(candidates)]
+    own = [g for g in candidates if g.primary == prefer]
+    fitting = own or candidates
+    return fitting[rank % len(fitting)]
 
 
 def _takes_saves(group: Group, nodes: dict[NodeId, Node]) -> bool:
     return group.primary in nodes and nodes[group.primary].takes_writes
+
+
+def describe_move(group: Group, groups: Mapping[GroupId, Group]) -> str:
+    """What became of ``group`` by the map; empty if it is as it was.
+
+    A lower epoch is an older map's: of a controller that was just replaced, or one that has not heard yet.
+    """
+    now = groups.get(group.id)
+    if now is None:
+        return f"group {group.id} is no longer in the map"
+    if now.epoch > group.epoch or (now.epoch == group.epoch and now.primary != group.primary):
+        return f"group {group.id} is at epoch {now.epoch} with primary {now.primary} now, not at {group.epoch}"
+    return ""

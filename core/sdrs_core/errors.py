@@ -19,6 +19,7 @@
     ├── CorruptDataError                      bytes that do not match their checksum; never returned
     ├── NotRestorableError                    no generation that was asked for can be restored now
     ├── SaveFailedError                       a save ended without a commit
+    │   └── SaveSkippedError                  it was never begun: too many are under way, and it may be skipped
     ├── UnavailableError (ConnectionError)    a peer or the data is out of reach; may come back
     ├── DeadlineExceededError (TimeoutError)  it took longer than the caller allows
     ├── DiskFailedError                       a disk broke a promise (I9) and is out of use
@@ -136,6 +137,10 @@ class SaveFailedError(SdrsError):
     status = "ABORTED"
 
 
+class SaveSkippedError(SaveFailedError):
+    reason = "SAVE_SKIPPED"
+
+
 class UnavailableError(SdrsError, ConnectionError):
     reason = "UNAVAILABLE"
     status = "UNAVAILABLE"
@@ -170,3 +175,8 @@ def _walk(root: type[SdrsError]) -> dict[str, type[SdrsError]]:
 
 
 BY_REASON: dict[str, type[SdrsError]] = _walk(SdrsError)
+
+
+def is_answered(error: SdrsError) -> bool:
+    """Whether a peer said this, as opposed to having been out of reach."""
+    return "peer" not in error.facts

@@ -9,6 +9,7 @@
             node → client   answer
     read:   node → client   answer carrying the summary;  then the bytes of the range, as they lie on disk
             with PASS_FD on a unix socket the open file is passed instead of its bytes
+    stage:  with STAGE, on a unix socket and without a ticket: see staging.py
 
 An answer is a u8 (0 done, 1 failed), a u32 length, and a serialized message: StoredBlob or BlobSummary when done,
 google.rpc.Status when failed. A node that fails in mid-write answers at once; the writer looks for that between blocks.
@@ -33,6 +34,7 @@ MAGIC = b"SDRSDC1\n"
 TICKET_CHARS = 32
 HELLO = struct.Struct(f"<{len(MAGIC)}sB{TICKET_CHARS}s")
 PASS_FD = 1
+STAGE = 2
 # Fragment files have their payload from here on: what a reader of a passed file must skip.
 PAYLOAD_OFFSET = 4096
 

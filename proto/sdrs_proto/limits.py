@@ -17,6 +17,10 @@ MAX_BLOB_BYTES = 16 << 40
 TICKET_SECONDS = 10
 # A transfer that moves nothing for so long is over.
 STALL_SECONDS = 30
+# The slowest transfer that is still waited for.
+SLOWEST_BYTES_PER_SECOND = 10_000_000
+# Sealing registers a receipt, which waits for the controller's transaction.
+SEAL_SECONDS = 30.0
 
 CALL_SECONDS = 10.0
 # Long polls are held back by the server for at most this long; the call itself gets CALL_SECONDS on top.
@@ -41,3 +45,7 @@ CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     # Loopback and cluster addresses never go through a web proxy.
     ("grpc.enable_http_proxy", 0),
 ]
+
+
+def transfer_seconds(size_bytes: int, stall_seconds: float = STALL_SECONDS) -> float:
+    return stall_seconds + size_bytes / SLOWEST_BYTES_PER_SECOND

@@ -131,6 +131,10 @@ class NodeConfig(_Section):
     read_slots: int = Field(32, ge=1, le=1024)
     repair_slots: int = Field(4, ge=1, le=64)
     slow_member_seconds: float = Field(5, gt=0)
+    # Where processes of this host stage their saves (a tmpfs), and how much in all; 0 switches it off, -1 is sized by
+    # what memory there is.
+    staging_dir: Path | None = None
+    staging_bytes: int = Field(-1, ge=-1)
 
     @field_validator("id")
     @classmethod

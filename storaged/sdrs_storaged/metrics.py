@@ -10,6 +10,7 @@ from prometheus_client import (
     PROCESS_COLLECTOR,
     CollectorRegistry,
     Counter,
+    Gauge,
     start_http_server,
 )
 from prometheus_client.core import GaugeMetricFamily
@@ -58,6 +59,22 @@ class NodeMetrics:
         self.pulled_bytes = Counter(
             "sdrs_pulled_bytes", "Bytes of fragments that this node fetched from others", registry=registry
         )
+
+
+class StagingMetrics:
+    """``taken_bytes`` and ``waiting_count`` are asked when somebody looks."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.saves_staged = Counter(
+            "sdrs_staged_saves", "Shards that processes of this host sealed here", registry=registry
+        )
+        self.staged_bytes = Counter("sdrs_staged_bytes", "Bytes of these shards", registry=registry)
+        self.saves_failed = Counter(
+            "sdrs_staged_saves_failed", "Sealed shards that could not be brought in", registry=registry
+        )
+        self.taken_bytes = Gauge("sdrs_staging_taken_bytes", "Bytes of segments that are handed out", registry=registry)
+        self.budget_bytes = Gauge("sdrs_staging_budget_bytes", "Bytes of segments at most", registry=registry)
+        self.waiting_count = Gauge("sdrs_staged_saves_waiting", "Sealed shards that are not in yet", registry=registry)
 
 
 class GroupMetrics(MetricSource):

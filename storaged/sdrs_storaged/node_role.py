@@ -44,6 +44,8 @@ from sdrs_storaged.rpc.storage_service import StorageService
 from sdrs_storaged.rpc.verifying import Verifying
 from sdrs_storaged.rpc.workers import Workers
 from sdrs_storaged.rpc.writing import Writing
+from sdrs_storaged.staging.assembly import Staging, open_segments
+from sdrs_storaged.staging.sending import Sending
 from sdrs_storaged.store.capacity import Thresholds
 from sdrs_storaged.store.disk import Disk
 from sdrs_storaged.store.engine import FragmentStore
@@ -57,12 +59,17 @@ _VERIFY_SLOTS = 2  # a disk reads no faster for more
 _READS_PER_REPAIR = 4  # of what a fragment is made of, others read so much here as is read elsewhere for us
 _PUSH_WORKERS = 4
 _LOOK_WORKERS = 4
+_STAGE_WORKERS = 12  # as many as staged shards are sent at once, in as many streams each
 _LONGEST_UNIX_PATH = 100
 
 
 async def start_node(around: Surroundings) -> None:
     config, data_dir, cleanup = around.config.node, around.config.data_dir, around.cleanup
     log.info("erasure_kernel", kernel=await asyncio.to_thread(kernel))
+    segments = await asyncio.to_thread(open_segments, config, data_dir)
+    if segments is not None:
+        # Entered before any thread is made that reads from segments, hence left after all of them.
+        cleanup.push_async_callback(asyncio.to_thread, segments.close)
     identity = await asyncio.to_thread(Identity.open, data_dir / "node.json", config.id)
     groups = Groups(identity)
     client = ControllerClient(around.channels, config.controllers, identity, groups)
@@ -143,7 +150,13 @@ async def start_node(around: Surroundings) -> None:
     shelf = await asyncio.to_thread(SnapshotShelf, data_dir / "snapshots", identity)
     snapshots = SnapshotService(shelf, identity, lambda: node)
     address = await around.serve(config.listen, [handler(STORAGE, service, serve, snapshots)])
-    data_server = DataChannelServer(blobs, intakes, tickets, background)
+    staging: Staging | None = None
+    if segments is not None:
+        stage_workers = _workers(cleanup, "stage", _STAGE_WORKERS)
+        sending = Sending(identity.node_id, writing, sealing, around.channels, stage_workers)
+        staging = Staging(segments, client, sending, stage_workers, around.registry)
+        cleanup.callback(staging.close)
+    data_server = DataChannelServer(blobs, intakes, tickets, background, staging.serve if staging else None)
     cleanup.callback(data_server.close)
     data_address = data_server.listen_tcp(*split_address(config.data_listen))
     endpoints = Endpoints(
@@ -162,6 +175,8 @@ async def start_node(around: Surroundings) -> None:
     # It serves what it holds before any controller takes it in: a lost catalog is rebuilt from nodes like that (P19).
     await around.announce()
     await linked.wait()
+    if staging is not None:
+        around.run(staging.run())
 
     async def drain() -> None:
         # Nobody new; those inside may finish, because their clients have sent most of it.

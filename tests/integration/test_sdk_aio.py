@@ -81,6 +81,17 @@ def test_a_wrong_address_is_the_same_clear_error() -> None:
     ],
 )
 def test_the_twin_has_every_public_method(sync: type, twin: type) -> None:
-    internal = {"process", "settle", "check_level", "mark_seen", "add_sent", "restart", "note_ranks", "send_shard"}
+    internal = {
+        "process",
+        "settle",
+        "check_level",
+        "mark_seen",
+        "add_sent",
+        "set_sent",
+        "restart",
+        "note_ranks",
+        "skip",
+        "send_shard",
+    }
     public = {name for name, _ in inspect.getmembers(sync, inspect.isfunction) if not name.startswith("_")}
     assert public - internal <= set(dir(twin))

@@ -19,11 +19,20 @@ from tests.support.cluster import LocalCluster, running_cluster
 from tests.support.states import MIB, make_state, same
 from tests.support.waiting import wait_for
 
+# Nobody stages: this is about what the SDK sends by itself.
+STREAMED = {"staging_bytes": 0}
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with running_cluster(tmp_path_factory.mktemp("streamed"), node_count=2, node=STREAMED) as cluster:
+        yield cluster
+
 
 @pytest.fixture(scope="module")
 def lone_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A cluster without another node to go to. Tests may kill the node, and leave it up."""
-    with running_cluster(tmp_path_factory.mktemp("lone")) as cluster:
+    with running_cluster(tmp_path_factory.mktemp("lone"), node=STREAMED) as cluster:
         yield cluster
 
 
@@ -170,7 +179,10 @@ def test_bytes_that_change_on_their_way_are_sent_again(
 
 
 def test_a_slow_save_is_renewed_while_it_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running_cluster(tmp_path, controller={"save_ttl_seconds": 1}) as local, local.connect() as cluster:
+    with (
+        running_cluster(tmp_path, controller={"save_ttl_seconds": 1}, node=STREAMED) as local,
+        local.connect() as cluster,
+    ):
         begun: list[str] = []
         control, routes = cluster.process().control, cluster.process().routes
         real_call, real_send = control.call, routes.send

@@ -157,7 +157,7 @@ def test_a_failure_that_nobody_waited_for_is_logged_and_raised_by_the_next_save(
         with caplog.at_level(logging.ERROR, logger="sdrs"):
             saving = checkpoints.save(1, make_state(1))
             wait_for(saving.done, "the save to fail")
-        assert 'step 1 of job "unseen" was not saved' in caplog.text
+            wait_for(lambda: 'step 1 of job "unseen" was not saved' in caplog.text, "the log to tell")
         cluster.checkpoints("unseen-other").save(1, {"other": "histories go on"}).wait()
         with pytest.raises(errors.NotFoundError, match="nowhere") as caught:
             checkpoints.save(2, make_state(2))

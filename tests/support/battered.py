@@ -104,9 +104,13 @@ class BatteredCluster:
 
 
 def make_battered(folder: Path, **options: Any) -> LocalCluster:
-    """Not started yet; each daemon reads its own file of fault points. Groups stay where failover put them."""
+    """Not started yet; each daemon reads its own file of fault points. Groups stay where failover put them.
+
+    Nobody stages: a client that saves by itself takes the first group, so that it is known whom to hit.
+    """
     controller = {"settle_seconds": 3600, **options.pop("controller", {})}
-    cluster = make_cluster(folder, controller=controller, **options)
+    node = {"staging_bytes": 0, **options.pop("node", {})}
+    cluster = make_cluster(folder, controller=controller, node=node, **options)
     for daemon in [cluster.controller, *cluster.nodes]:
         daemon.environment = {"SDRS_FAULT_POINTS": str(folder / f"{daemon.name}.points")}
     return cluster

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +24,8 @@ from tests.support.waiting import wait_for
 # Below those that Linux gives to outgoing connections: between the look and the use nobody else takes one by chance,
 # neither a client of another test nor, at random, another worker of the same run.
 _PORTS = range(12_000, 32_000)
+# For each node: machines that run tests are not sized for it.
+STAGING_BYTES = 256 << 20
 
 
 def free_port() -> int:
@@ -114,6 +119,20 @@ class DaemonProcess:
         os.kill(self.pid, signal.SIGCONT)
 
 
+def staging_dir(folder: Path, name: str) -> Path:
+    """Real shared memory, under a name that goes away with the test: a killed daemon cannot tidy up."""
+    place = SHARED_MEMORY / hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    return place / name
+
+
+def remove_staging(folder: Path) -> None:
+    shutil.rmtree(staging_dir(folder, "x").parent, ignore_errors=True)
+
+
+SHARED_MEMORY = Path(f"/dev/shm/sdrs-test-{os.getpid()}")
+atexit.register(shutil.rmtree, SHARED_MEMORY, ignore_errors=True)
+
+
 @dataclass
 class LocalCluster:
     folder: Path
@@ -162,7 +181,14 @@ class LocalCluster:
 def storage_node(folder: Path, name: str, controllers: list[str], section: dict[str, Any]) -> DaemonProcess:
     """A node alone, for whatever serves as its controller."""
     common = {"roles": ["node"], "data_dir": str(folder / name), "metrics": "127.0.0.1:0"}
-    settings = {"id": name, "controllers": controllers, "domain": name, **section}
+    settings = {
+        "id": name,
+        "controllers": controllers,
+        "domain": name,
+        "staging_dir": str(staging_dir(folder, name)),
+        "staging_bytes": STAGING_BYTES,
+        **section,
+    }
     flags = [f"{key}={json.dumps(value)}" for key, value in common.items()]
     return DaemonProcess(
         name, folder, [*flags, *(f"node.{key}={json.dumps(value)}" for key, value in settings.items())]
@@ -210,6 +236,8 @@ def make_cluster(
                     "controllers": [f"127.0.0.1:{port}"],
                     "domain": name,
                     "slow_member_seconds": 20,
+                    "staging_dir": str(staging_dir(folder, name)),
+                    "staging_bytes": STAGING_BYTES,
                     **(node or {}),
                 },
             ),
@@ -231,3 +259,4 @@ def running_cluster(folder: Path, **options: Any) -> Iterator[LocalCluster]:
             if daemon.process and daemon.process.poll() is None:
                 daemon.process.send_signal(signal.SIGCONT)
                 daemon.kill()
+        remove_staging(folder)

@@ -17,7 +17,7 @@ from sdrs import errors
 from sdrs_proto.services import CONTROL, Stub
 from sdrs_proto.status import from_rpc_error
 from sdrs_proto.v1 import control_pb2
-from tests.support.cluster import DaemonProcess, free_port
+from tests.support.cluster import STAGING_BYTES, DaemonProcess, free_port, staging_dir
 from tests.support.waiting import wait_for
 
 
@@ -87,6 +87,11 @@ class ReplicatedControl:
         return [*self.nodes, *(controller.daemon for controller in self.controllers)]
 
 
+def _section(folder: Path, name: str, controllers: list[str]) -> dict[str, Any]:
+    staging = {"staging_dir": str(staging_dir(folder, name)), "staging_bytes": STAGING_BYTES}
+    return {"id": name, "domain": name, "controllers": controllers, **staging}
+
+
 def _settings(folder: Path, name: str, role: str, section: dict[str, Any]) -> list[str]:
     common = {"roles": [role], "data_dir": str(folder / name)}
     return [
@@ -127,7 +132,7 @@ def running_controllers(
         DaemonProcess(
             name,
             folder,
-            _settings(folder, name, "node", {"id": name, "domain": name, "controllers": addresses, **(node or {})}),
+            _settings(folder, name, "node", {**_section(folder, name, addresses), **(node or {})}),
         )
         for name in (f"node-{number}" for number in range(1, node_count + 1))
     ]

@@ -17,6 +17,7 @@ from sdrs.cli.doctor import check_cluster_clock
 from sdrs.cli.local_layout import Layout, write_layout
 from sdrs.cli.machine_checks import ClockReading, Verdict
 from sdrs.cli.root import root
+from sdrs.cli.staging_check import judge_staging
 
 MOUNTS = """\
 /dev/vda / ext4 rw 0 0
@@ -169,3 +170,14 @@ def test_an_erasure_code_that_nothing_computes_fails(monkeypatch: pytest.MonkeyP
     check = machine_checks.check_erasure_kernel()
     assert check.verdict is Verdict.FAIL
     assert "'gpu'" in check.detail
+
+
+def test_staging_is_judged_by_memory_and_by_what_the_tmpfs_has_free() -> None:
+    gib = 1 << 30
+    mounts = "tmpfs /dev/shm tmpfs rw 0 0\n"
+    assert judge_staging(60 * gib, 64 * gib, mounts).verdict is Verdict.OK
+    small = judge_staging(64 << 20, 64 * gib, mounts)  # a container's default
+    assert small.verdict is Verdict.WARN
+    assert "--shm-size" in small.advice
+    assert judge_staging(60 * gib, 2 * gib, mounts).verdict is Verdict.WARN
+    assert "ext4" in judge_staging(60 * gib, 64 * gib, "/dev/sda1 /dev/shm ext4 rw 0 0\n").detail

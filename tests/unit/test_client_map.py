@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from sdrs.rpc.control import Control
-from sdrs.rpc.map import MapFollower, Maps, describe_move
-from sdrs_core.cluster import Group
+from sdrs.rpc.map import MapFollower, Maps
+from sdrs_core.cluster import Group, describe_move
 from sdrs_core.errors import SdrsError, UnavailableError, UnsupportedError
 from sdrs_core.ids import GroupId, NodeId, PoolName
 from sdrs_proto.convert import group_to

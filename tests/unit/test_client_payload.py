@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sdrs.errors import SaveFailedError
 from sdrs.save.payload import blocks, hash_payload
-from sdrs.save.staging import CHUNK_BYTES, Staging
+from sdrs.save.private_memory import CHUNK_BYTES, Staging
 from sdrs_core.checkpoints import content_hash
 from sdrs_core.checksums import BLOCK_BYTES, blob_hash, digest
 

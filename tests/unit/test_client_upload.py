@@ -15,7 +15,6 @@ from sdrs.rpc.cutoff import Cutoff
 from sdrs.rpc.map import Maps, Moved
 from sdrs.save.order import SaveOrder
 from sdrs.save.payload import PayloadBlob
-from sdrs.save.trouble import PATIENCE_SECONDS
 from sdrs.save.upload import REFUSED_SECONDS, Upload
 from sdrs.saving import Saving
 from sdrs.transfer.routes import Routes
@@ -35,6 +34,7 @@ from sdrs_core.errors import (
 )
 from sdrs_core.ids import GroupId, NodeId, PoolName
 from sdrs_core.levels import Level
+from sdrs_core.trouble import PATIENCE_SECONDS
 from sdrs_proto.convert import group_to, node_to, reference_to
 from sdrs_proto.v1.control_pb2 import BeginSaveRequest, BeginSaveResponse
 from sdrs_proto.v1.storage_pb2 import SealShardRequest, WriteIntent

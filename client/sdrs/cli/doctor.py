@@ -15,6 +15,7 @@ from sdrs.cli.local_processes import find_etcd, find_processes
 from sdrs.cli.machine_checks import Check, ClockReading, Verdict
 from sdrs.cli.output import Column, Listing, emit_json, make_console, plain_listing, styled
 from sdrs.cli.settings import Settings, Verb, dir_option, pass_settings
+from sdrs.cli.staging_check import check_staging
 from sdrs_core.cluster import NodeState
 from sdrs_core.errors import SdrsError, UnavailableError
 
@@ -37,7 +38,7 @@ def doctor(settings: Settings, context: click.Context, directory: Path | None) -
     """Check this machine, and say what to do about what is wrong.
 
     Looks at Python, packages, erasure coding, the controller's port, disk space, fsync speed, the clock, limits, shared
-    memory, GPUs, etcd and the cluster. Exits with 1 if anything fails; warnings alone do not count.
+    memory, staging, GPUs, etcd and the cluster. Exits with 1 if anything fails; warnings alone do not count.
     """
     folder = directory or default_dir()
     checks = _run_checks(settings, folder)
@@ -66,6 +67,7 @@ def _run_checks(settings: Settings, folder: Path) -> list[Check]:
         machine_checks.check_direct_io(folder),
         machine_checks.check_open_files(),
         machine_checks.check_shared_memory(),
+        check_staging(),
         machine_checks.check_gpus(),
         _check_etcd(),
     ]

@@ -15,10 +15,9 @@ from sdrs.restore.sources import Key, Sources, key_of, shares
 from sdrs.restore.stripe_reader import OutOfFragmentsError, StoppedError, StripeReader
 from sdrs.restore.stripes import Range
 from sdrs.restore.targets import ByteCount, Target
-from sdrs.rpc.nodes import transfer_seconds
 from sdrs_core.checkpoints import Blob, Holder
 from sdrs_core.errors import CorruptDataError, DeadlineExceededError, ProtocolError, SdrsError, UnavailableError
-from sdrs_proto.limits import STALL_SECONDS
+from sdrs_proto.limits import STALL_SECONDS, transfer_seconds
 
 # Holders that were out of reach are tried again after these pauses.
 PAUSES_SECONDS = (0.0, 0.2, 1.0)

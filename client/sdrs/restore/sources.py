@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from sdrs.process import Process
 from sdrs.restore.record import Record, code_of, record_from
-from sdrs.rpc.nodes import transfer_seconds
 from sdrs.transfer import FragmentRange, OpenRange
 from sdrs_core.checkpoints import Blob, Holder, Save
 from sdrs_core.codes import MIRROR
 from sdrs_core.errors import CorruptDataError, NotFoundError, SdrsError, UnavailableError
 from sdrs_core.ids import BlobId, NodeId, random_id
 from sdrs_core.redundancy import share_of
+from sdrs_proto.limits import transfer_seconds
 from sdrs_proto.v1.control_pb2 import ListShardsRequest, ListShardsResponse, ReportDamageRequest
 
 # After those that are down: fragments with a bad block elsewhere. Every block is checked, so they serve if nobody else

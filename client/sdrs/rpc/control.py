@@ -5,7 +5,6 @@ Repeating a call is safe: requests that change something carry a request id, or 
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,12 +12,11 @@ from typing import Any
 from google.protobuf.message import Message
 
 from sdrs.rpc.channels import Channels, InterruptedByForkError, call_once, send_requests, stream_responses
-from sdrs_core.errors import DeadlineExceededError, SdrsError, StaleTermError, UnavailableError
+from sdrs_core.backoff import backoff
+from sdrs_core.errors import DeadlineExceededError, SdrsError, StaleTermError, UnavailableError, is_answered
 from sdrs_proto.limits import CALL_SECONDS, MAX_PAGE_SIZE
 from sdrs_proto.services import CONTROL
 
-FIRST_PAUSE_SECONDS = 0.05
-MAX_PAUSE_SECONDS = 1.0
 # With another controller to go to, one that does not answer is not waited for as long as a lone one.
 ADDRESS_SECONDS = 3.0
 
@@ -101,16 +99,3 @@ class Control:
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
-
-
-def is_answered(error: SdrsError) -> bool:
-    """Whether a peer said this, as opposed to having been out of reach."""
-    return "peer" not in error.facts
-
-
-def backoff(first_seconds: float = FIRST_PAUSE_SECONDS, max_seconds: float = MAX_PAUSE_SECONDS) -> Iterator[float]:
-    """Ever longer pauses, each cut by chance: a thousand ranks must not come back in the same instant."""
-    pause_seconds = first_seconds
-    while True:
-        yield pause_seconds * random.uniform(0.5, 1.0)
-        pause_seconds = min(2 * pause_seconds, max_seconds)

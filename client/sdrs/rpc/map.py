@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sdrs.rpc.control import Control, backoff
-from sdrs_core.cluster import Group
+from sdrs.rpc.control import Control
+from sdrs_core.backoff import backoff
+from sdrs_core.cluster import Group, describe_move
 from sdrs_core.errors import SdrsError, UnsupportedError
 from sdrs_core.ids import GroupId, PoolName
 from sdrs_proto.convert import group_from
@@ -151,16 +152,3 @@ class MapFollower:
             if what:
                 watch.moved(what)
         return True
-
-
-def describe_move(group: Group, groups: Mapping[GroupId, Group]) -> str:
-    """What became of ``group`` by the map; empty if it is as it was.
-
-    A lower epoch is an older map's: of a controller that was just replaced, or one that has not heard yet.
-    """
-    now = groups.get(group.id)
-    if now is None:
-        return f"group {group.id} is no longer in the map"
-    if now.epoch > group.epoch or (now.epoch == group.epoch and now.primary != group.primary):
-        return f"group {group.id} is at epoch {now.epoch} with primary {now.primary} now, not at {group.epoch}"
-    return ""

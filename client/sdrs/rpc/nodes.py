@@ -10,11 +10,8 @@ from google.protobuf.message import Message
 from sdrs.rpc.channels import Channels, call_once, stream_responses
 from sdrs.rpc.cutoff import Cutoff
 from sdrs_core.cluster import Node
-from sdrs_proto.limits import CALL_SECONDS, STALL_SECONDS
+from sdrs_proto.limits import CALL_SECONDS, transfer_seconds
 from sdrs_proto.services import STORAGE, Stub
-
-# The slowest transfer that is still waited for.
-SLOWEST_BYTES_PER_SECOND = 10_000_000
 
 
 class NodeCalls:
@@ -41,7 +38,3 @@ class NodeCalls:
     @property
     def stub(self) -> Stub:
         return self._channels.stub(self.node.endpoints.grpc, STORAGE)
-
-
-def transfer_seconds(size_bytes: int, stall_seconds: float = STALL_SECONDS) -> float:
-    return stall_seconds + size_bytes / SLOWEST_BYTES_PER_SECOND

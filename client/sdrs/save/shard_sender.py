@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from sdrs.rpc.cutoff import Cutoff
-from sdrs.rpc.nodes import transfer_seconds
 from sdrs.save.order import SaveOrder
 from sdrs.save.payload import Payload
 from sdrs.save.unchanged import Unchanged
@@ -18,13 +17,12 @@ from sdrs_core.cluster import Node
 from sdrs_core.errors import SaveFailedError
 from sdrs_core.ids import BlobId, SaveId, random_id
 from sdrs_proto.convert import kind_to, node_from, shard_to
+from sdrs_proto.limits import SEAL_SECONDS, transfer_seconds
 from sdrs_proto.v1.control_pb2 import BeginSaveResponse
 from sdrs_proto.v1.storage_pb2 import SealShardRequest, WriteIntent
 
 # Blobs that are sent at once: while one waits for its fsync or for the node to read, another keeps the wire busy.
 STREAMS = 3
-# Registering waits for the controller's transaction.
-SEAL_SECONDS = 30.0
 
 
 class ShardSender:

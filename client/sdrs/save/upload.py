@@ -14,16 +14,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from sdrs.rpc.control import Control, backoff, is_answered
+from sdrs.rpc.control import Control
 from sdrs.rpc.cutoff import Cutoff
 from sdrs.rpc.map import Maps
 from sdrs.save.order import SaveOrder
 from sdrs.save.payload import Payload, hash_payload
 from sdrs.save.shard_sender import ShardSender
-from sdrs.save.trouble import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Trouble
 from sdrs.save.unchanged import Unchanged
 from sdrs.saving import Saving
 from sdrs.transfer.routes import Routes
+from sdrs_core.backoff import backoff
 from sdrs_core.checkpoints import Reference
 from sdrs_core.errors import (
     AlreadyExistsError,
@@ -38,8 +38,10 @@ from sdrs_core.errors import (
     StaleTermError,
     UnavailableError,
     UnsupportedError,
+    is_answered,
 )
 from sdrs_core.ids import BlobId, NodeId, SaveId, random_id
+from sdrs_core.trouble import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Trouble
 from sdrs_proto.convert import attempt_to, group_from, kind_to, level_to, reference_from
 from sdrs_proto.v1.control_pb2 import AbortSaveRequest, BeginSaveRequest, BeginSaveResponse, WaitSaveRequest
 

@@ -28,6 +28,7 @@ _NATIVE = {
 _AS_BYTES = {
     "complex32", "complex64", "complex128", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2",
 }  # fmt: skip
+PINNED_BYTES = 32 << 20
 _DTYPES = frozenset(_NATIVE) | _AS_BYTES
 
 
@@ -69,10 +70,45 @@ class TorchSource:
         if tensor.device.type == "cpu" and tensor.is_contiguous() and not lazy:
             yield _flat_bytes(tensor)
             return
+        if tensor.device.type == "cuda" and tensor.is_contiguous() and not lazy:
+            yield from through_pinned(loaded_torch(), tensor)
+            return
         # A contiguous tensor of another device is cut flat, so that its chunks are of even size.
         rows = tensor.view(-1) if tensor.is_contiguous() else tensor
         for chunk in row_chunks(rows, tensor.element_size()):
             yield _flat_bytes(chunk.to("cpu").resolve_conj().resolve_neg().contiguous())
+
+
+def through_pinned(torch: Any, tensor: Tensor) -> Iterator[memoryview]:
+    """The bytes of a GPU's tensor, in pieces: the device fills one pinned buffer while the caller copies the other.
+
+    torch keeps pinned memory for the next who asks; memory that is not pinned is copied twice, and slower.
+    """
+    flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+    size_bytes = flat.numel()
+    buffers = [torch.empty(min(PINNED_BYTES, size_bytes), dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    ahead: tuple[Any, Any] | None = None
+    stream = torch.cuda.Stream(tensor.device)
+    # What the training has put on its own stream is to be done first.
+    stream.wait_stream(torch.cuda.current_stream(tensor.device))
+    for number, start in enumerate(range(0, size_bytes, PINNED_BYTES)):
+        piece = flat[start : start + PINNED_BYTES]
+        # Free again: the caller has asked for the next piece since it was handed out.
+        target = buffers[number % 2][: piece.numel()]
+        with torch.cuda.stream(stream):
+            target.copy_(piece, non_blocking=True)
+            filled = torch.cuda.Event()
+            filled.record(stream)
+        if ahead is not None:
+            yield _when_filled(*ahead)
+        ahead = (target, filled)
+    if ahead is not None:
+        yield _when_filled(*ahead)
+
+
+def _when_filled(buffer: Tensor, filled: Any) -> memoryview:
+    filled.synchronize()
+    return memoryview(buffer.numpy())
 
 
 def _flat_bytes(tensor: Tensor) -> memoryview:

@@ -14,14 +14,14 @@ from google.protobuf.message import DecodeError
 
 from sdrs.forks import GATE
 from sdrs.rpc.cutoff import Cutoff
-from sdrs.rpc.nodes import NodeCalls, transfer_seconds
+from sdrs.rpc.nodes import NodeCalls
 from sdrs.save.payload import PayloadBlob, blocks
 from sdrs.transfer import FragmentRange, OpenRange, PendingWrite, Sent, Summary
 from sdrs.transfer.data_channel import check_stored, summary_of
 from sdrs_core.checksums import blob_hash, digest
 from sdrs_core.errors import ProtocolError, UnavailableError
 from sdrs_proto.framing import Frame
-from sdrs_proto.limits import STALL_SECONDS
+from sdrs_proto.limits import STALL_SECONDS, transfer_seconds
 from sdrs_proto.status import from_rpc_error
 from sdrs_proto.v1.storage_pb2 import BlobSummary, ReadBlobRequest, WriteIntent
 

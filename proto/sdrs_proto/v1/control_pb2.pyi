@@ -39,7 +39,7 @@ class AbortSaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class BeginSaveRequest(_message.Message):
-    __slots__ = ["attempt", "avoid_node_ids", "host", "job", "kind", "level", "may_refer", "pool", "rank", "request_id", "size_bytes", "step", "world_size"]
+    __slots__ = ["attempt", "avoid_node_ids", "host", "job", "kind", "level", "may_refer", "pool", "prefer_node_id", "rank", "request_id", "size_bytes", "step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     AVOID_NODE_IDS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class BeginSaveRequest(_message.Message):
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     MAY_REFER_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
+    PREFER_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -61,12 +62,13 @@ class BeginSaveRequest(_message.Message):
     level: _cluster_pb2.Level
     may_refer: bool
     pool: str
+    prefer_node_id: str
     rank: int
     request_id: str
     size_bytes: int
     step: int
     world_size: int
-    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., pool: _Optional[str] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., host: _Optional[str] = ..., avoid_node_ids: _Optional[_Iterable[str]] = ..., size_bytes: _Optional[int] = ..., may_refer: bool = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., pool: _Optional[str] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., host: _Optional[str] = ..., avoid_node_ids: _Optional[_Iterable[str]] = ..., size_bytes: _Optional[int] = ..., may_refer: bool = ..., prefer_node_id: _Optional[str] = ...) -> None: ...
 
 class BeginSaveResponse(_message.Message):
     __slots__ = ["attempt", "capability", "counted_bytes", "group", "offers", "primary", "save_id", "shard_content_hash", "shard_registered", "state"]
@@ -541,12 +543,14 @@ class ListJobsResponse(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobSummary, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
-    __slots__ = ["page_size", "page_token"]
+    __slots__ = ["host", "page_size", "page_token"]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    host: str
     page_size: int
     page_token: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
 
 class ListNodesResponse(_message.Message):
     __slots__ = ["next_page_token", "nodes"]

@@ -55,6 +55,8 @@ class SaveRequest:
     size_bytes: int = 0
     # It refers to what is unchanged, if it is told what there is.
     may_refer: bool = False
+    # The node that has the shard already, if one has.
+    prefer: NodeId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,13 @@ class Saves:
 
         def choose(among: list[Group]) -> Group | None:
             return choose_group(
-                among, nodes, rank=request.rank, host=request.host, avoid=request.avoid, shunned=shunned
+                among,
+                nodes,
+                rank=request.rank,
+                host=request.host,
+                avoid=request.avoid,
+                shunned=shunned,
+                prefer=request.prefer,
             )
 
         group = choose(groups)

@@ -77,7 +77,11 @@ class ControlService(OperationsService, PoolService, UpkeepService, MetaService,
     # Nodes
 
     async def list_nodes(self, request: pb.ListNodesRequest) -> pb.ListNodesResponse:
-        nodes = [node for node in self._members.nodes() if node.id > request.page_token]
+        nodes = [
+            node
+            for node in self._members.nodes()
+            if node.id > request.page_token and request.host in ("", node.endpoints.host)
+        ]
         page = nodes[: page_size(request.page_size)]
         token = page[-1].id if len(page) < len(nodes) else ""
         return pb.ListNodesResponse(nodes=[convert.node_to(node) for node in page], next_page_token=token)
@@ -99,6 +103,7 @@ class ControlService(OperationsService, PoolService, UpkeepService, MetaService,
                 avoid=frozenset(NodeId(node_id) for node_id in request.avoid_node_ids),
                 size_bytes=request.size_bytes,
                 may_refer=request.may_refer,
+                prefer=NodeId(request.prefer_node_id) if request.prefer_node_id else None,
             )
         )
         response = pb.BeginSaveResponse(

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 
@@ -18,6 +19,7 @@ from sdrs_core.cluster import Disk, Node
 from sdrs_core.errors import FullError, NotFoundError, SdrsError, UnavailableError
 from sdrs_core.ids import ClusterId, DiskId, GroupId, random_id
 from sdrs_proto import convert
+from sdrs_proto.limits import CALL_SECONDS
 from sdrs_proto.services import CONTROL, MEMBERSHIP
 from sdrs_proto.status import from_rpc_error, from_status
 from sdrs_proto.v1 import control_pb2, membership_pb2
@@ -185,13 +187,23 @@ class ControllerClient:
         stub = self._channels.stub(self._address, MEMBERSHIP)
         await call(stub.report_member, request, f"controller {self._address}")
 
-    async def _ask_linked(self, method: str, request: Message) -> Any:
+    async def ask(self, method: str, request: Message, wait_ms: int = 0) -> Any:
+        """As a client would, for what this node carries out in a client's place."""
+        return await self._ask_linked(method, request, CONTROL, CALL_SECONDS + wait_ms / 1000)
+
+    async def _ask_linked(
+        self,
+        method: str,
+        request: Message,
+        service: ServiceDescriptor = MEMBERSHIP,
+        timeout_seconds: float = CALL_SECONDS,
+    ) -> Any:
         """Ask the controller that this node is linked to. Once the link has moved on, the answer of one that is frozen
         is not waited for: the request is safe to repeat, and another one leads by then.
         """
         address, moved_on = self._address, asyncio.ensure_future(self._moved_on.wait())
-        stub = self._channels.stub(address, MEMBERSHIP)
-        asking = asyncio.ensure_future(call(getattr(stub, method), request, f"controller {address}"))
+        stub = self._channels.stub(address, service)
+        asking = asyncio.ensure_future(call(getattr(stub, method), request, f"controller {address}", timeout_seconds))
         try:
             await asyncio.wait([asking, moved_on], return_when=asyncio.FIRST_COMPLETED)
             if asking.done():

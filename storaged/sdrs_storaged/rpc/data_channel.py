@@ -11,14 +11,15 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
 from sdrs_core.checksums import BLOCK_BYTES, DIGEST_BYTES, block_count
-from sdrs_core.errors import InternalError, ProtocolError, SdrsError, UnavailableError
+from sdrs_core.errors import InternalError, ProtocolError, SdrsError, UnavailableError, UnsupportedError
 from sdrs_proto import channel
 from sdrs_proto.limits import STALL_SECONDS
 from sdrs_proto.v1 import storage_pb2 as pb
@@ -39,11 +40,20 @@ _DRAIN_SECONDS = 5.0
 
 
 class DataChannelServer:
-    def __init__(self, blobs: BlobStore, intakes: Intakes, tickets: Tickets, background: Background) -> None:
+    def __init__(
+        self,
+        blobs: BlobStore,
+        intakes: Intakes,
+        tickets: Tickets,
+        background: Background,
+        stage: Callable[[socket.socket], None] | None = None,
+    ) -> None:
+        """``stage`` serves processes of this host that stage their saves."""
         self._blobs = blobs
         self._intakes = intakes
         self._tickets = tickets
         self._background = background
+        self._stage = stage
         self._stranger_threads = threading.BoundedSemaphore(_MAX_STRANGER_THREADS)
         self._strangers: dict[socket.socket, None] = {}  # oldest first
         self._lock = threading.Lock()
@@ -120,23 +130,34 @@ class DataChannelServer:
             finally:
                 self._dismiss(connection)
             if introduced:
-                intent, slots, flags = introduced
-                try:
-                    with self._answering(connection):
-                        self._transfer(connection, intent, flags)
-                finally:
-                    slots.give()
+                introduced()
 
-    def _introduce(self, connection: socket.socket) -> tuple[Intent, Admission, int] | None:
-        """What the ticket admits to; None if the caller was refused."""
+    def _introduce(self, connection: socket.socket) -> Callable[[], None] | None:
+        """What the caller is admitted to; None if it was refused."""
         with self._answering(connection):
             channel.tune(connection, _HELLO_SECONDS)
             hello = channel.receive_bytes(connection, channel.HELLO.size, _HELLO_SECONDS)
             magic, flags, ticket = channel.HELLO.unpack(hello)
             if magic != channel.MAGIC:
                 raise ProtocolError("this is the data channel of SDRS; the caller speaks another protocol")
-            return *self._tickets.redeem(ticket.decode("ascii", "replace")), flags
+            if flags & channel.STAGE:
+                return partial(self._serve_stage, connection)
+            intent, slots = self._tickets.redeem(ticket.decode("ascii", "replace"))
+            return partial(self._serve_ticket, connection, intent, slots, flags)
         return None
+
+    def _serve_ticket(self, connection: socket.socket, intent: Intent, slots: Admission, flags: int) -> None:
+        try:
+            with self._answering(connection):
+                self._transfer(connection, intent, flags)
+        finally:
+            slots.give()
+
+    def _serve_stage(self, connection: socket.socket) -> None:
+        with self._answering(connection):
+            if self._stage is None:
+                raise UnsupportedError("staging is switched off at this daemon (node.staging_bytes)")
+            self._stage(connection)
 
     def _transfer(self, connection: socket.socket, intent: Intent, flags: int) -> None:
         connection.settimeout(STALL_SECONDS)

@@ -7,7 +7,7 @@ relays is stored and passed on to nobody. The two have slots and threads of thei
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError
@@ -67,6 +67,25 @@ class Writing:
             return pb.OpenWriteResponse(already_stored=True, stored=stored)
         slots = await self._take(intent)
         return pb.OpenWriteResponse(ticket=self._tickets.issue(intent, slots))
+
+    async def take_in(self, message: pb.WriteIntent, fill: Callable[[Intake], pb.BlobSummary]) -> pb.StoredBlob:
+        """A blob that this daemon has itself, staged: as one of a client, without a socket. ``fill`` runs in a thread,
+        and raises if it is not to go on; who is cancelled waits for it.
+        """
+        intent = write_intent_from(message)
+        await self._admit(intent)
+        intent, stored = await self._look(intent)
+        if stored:
+            return stored
+        slots = await self._take(intent)
+        try:
+            return await self._workers.run_through(self._fill, intent, fill)
+        finally:
+            slots.give()
+
+    def _fill(self, intent: WriteIntent, fill: Callable[[Intake], pb.BlobSummary]) -> pb.StoredBlob:
+        with self._intakes.open(intent) as intake:
+            return intake.finish(fill(intake))
 
     async def _look(self, intent: WriteIntent) -> tuple[WriteIntent, pb.StoredBlob | None]:
         """What is there of it already."""

@@ -1,4 +1,4 @@
-"""Staging memory: where a save copies the state, so that the caller may go on changing it.
+"""Memory of this process, where a save that no daemon stages is copied, so that the caller may go on changing it.
 
 The memory is bounded and kept: page-faulting fresh memory costs ten times the copy. A save gets all that it needs or
 waits (back-pressure); it never holds a part while it waits for the rest, so saves cannot wait for each other.
@@ -46,9 +46,11 @@ class Staging:
     def holds(self, total_bytes: int) -> bool:
         return total_bytes <= self.budget_bytes
 
-    def stage(self, payload: Payload) -> StagedPayload:
-        """Copy ``payload``, after waiting for room; the result must be given to ``release``."""
-        chunks = self._take(-(-payload.total_bytes // CHUNK_BYTES))
+    def stage(self, payload: Payload, *, may_wait: bool = True) -> StagedPayload | None:
+        """Copy ``payload``, after waiting for room; the result must be given to ``release``. None: it may not wait."""
+        chunks = self._take(-(-payload.total_bytes // CHUNK_BYTES), may_wait)
+        if chunks is None:
+            return None
         try:
             blobs = []
             start = 0
@@ -64,9 +66,13 @@ class Staging:
     def release(self, staged: StagedPayload) -> None:
         self._give(staged.chunks)
 
-    def _take(self, count: int) -> tuple[memoryview, ...]:
+    def _take(self, count: int, may_wait: bool) -> tuple[memoryview, ...] | None:
         with self._changed:
-            self._changed.wait_for(lambda: len(self._free) + self._unused_count >= count)
+            has_room = self._changed.wait_for(
+                lambda: len(self._free) + self._unused_count >= count, None if may_wait else 0
+            )
+            if not has_room:
+                return None
             missing = max(0, count - len(self._free))
             self._unused_count -= missing
             self._free += [allocate(CHUNK_BYTES) for _ in range(missing)]

@@ -1,8 +1,8 @@
 """What a save has been through with its nodes, and what follows: whom to avoid, how long to pause, when to give up.
 
-Decisions only: the upload carries them out. A killed primary is replaced within a fraction of a second, so the first
-pauses are short; one that is cut off takes seconds, a pool that waits for a node longer, so patience counts in time,
-not in tries.
+Decisions only: whoever uploads, a client or the daemon that has its shard staged, carries them out. A killed primary is
+replaced within a fraction of a second, so the first pauses are short; one that is cut off takes seconds, a pool that
+waits for a node longer, so patience counts in time, not in tries.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from sdrs.rpc.control import backoff
+from sdrs_core.backoff import backoff
 from sdrs_core.errors import (
     DeadlineExceededError,
     FullError,
@@ -45,7 +45,7 @@ class _Avoided:
 
 
 class Trouble:
-    """Of one shard's upload; used by one thread."""
+    """Of one shard; used by one thread or task."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

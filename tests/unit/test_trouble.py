@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 
-from sdrs.save.trouble import AVOID_SECONDS, MAX_TROUBLE_SECONDS, MIN_FAILED_TRIES, PATIENCE_SECONDS, Trouble
 from sdrs_core.errors import (
     DeadlineExceededError,
     DiskFailedError,
@@ -16,6 +15,7 @@ from sdrs_core.errors import (
     UnavailableError,
 )
 from sdrs_core.ids import NodeId
+from sdrs_core.trouble import AVOID_SECONDS, MAX_TROUBLE_SECONDS, MIN_FAILED_TRIES, PATIENCE_SECONDS, Trouble
 
 A, B = NodeId("node-a"), NodeId("node-b")
 GONE = UnavailableError("connection refused")
