@@ -140,8 +140,13 @@ def test_a_quota_counts_what_is_stored_and_holds_for_what_changed(client: sdrs.C
 
 
 def test_without_blake3_everything_is_stored_and_what_others_refer_to_is_read(
-    client: sdrs.Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with cluster.connect(staging_bytes=0) as client:  # this process sends, not the daemon
+        _check_without_blake3(client, monkeypatch)
+
+
+def _check_without_blake3(client: sdrs.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = client.checkpoints("plain", pool="one")
     checkpoints.save(1, state(1, frozen_bytes=20 * MIB)).wait()
     checkpoints.save(2, state(2, frozen_bytes=20 * MIB)).wait()

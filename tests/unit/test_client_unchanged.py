@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from sdrs.save.unchanged import Unchanged
+from sdrs.save.payload import blocks
 from sdrs.save.upload import Upload
 from sdrs_core.checkpoints import Home, Reference, content_hash
 from sdrs_core.checksums import blob_hash, block_spans, digest
 from sdrs_core.errors import SaveFailedError
 from sdrs_core.ids import SaveId
 from sdrs_core.references import LEAST_BYTES, blake3_hasher
+from sdrs_core.unchanged import Unchanged
 from sdrs_proto.convert import reference_from
 from tests.unit.test_client_upload import FakeCluster, failing, setup
 
@@ -44,6 +45,10 @@ class Contents:
         return sum(blob.size_bytes for blob in self.blobs)
 
 
+def unchanged_of(contents: Contents) -> Unchanged:
+    return Unchanged([blob.size_bytes for blob in contents.blobs], lambda ordinal: blocks(contents.blobs[ordinal]))
+
+
 def payload(*contents: bytes) -> Contents:
     return Contents([Bytes(content) for content in contents])
 
@@ -66,7 +71,7 @@ def offer(ordinal: int, data: bytes) -> Reference:
 
 def test_what_is_unchanged_is_referred_to_and_read_no_more_than_it_must() -> None:
     contents = payload(A, A, B, b"small", C + b"x")
-    unchanged = Unchanged(contents)
+    unchanged = unchanged_of(contents)
     decided = unchanged.refer([offer(0, A), offer(1, A), offer(2, C), offer(3, b"small")])
     assert decided == {1: offer(1, A)}
     # The first and the small one are never compared, and nothing has the size of the last.
@@ -76,7 +81,7 @@ def test_what_is_unchanged_is_referred_to_and_read_no_more_than_it_must() -> Non
 
 
 def test_blake3_is_recorded_of_what_is_new_and_not_of_what_changes_with_each_save() -> None:
-    unchanged = Unchanged(payload(A, B, C))
+    unchanged = unchanged_of(payload(A, B, C))
     unchanged.refer([offer(0, A), offer(1, A)])
     assert unchanged.identity(0) is None
     assert unchanged.identity(1) is None
@@ -87,7 +92,7 @@ def test_blake3_is_recorded_of_what_is_new_and_not_of_what_changes_with_each_sav
 
 def test_what_is_the_same_by_its_checksum_but_was_never_hashed_is_stored_with_its_blake3() -> None:
     """So that the save after this one can refer to it."""
-    unchanged = Unchanged(payload(A, B))
+    unchanged = unchanged_of(payload(A, B))
     assert unchanged.refer([replace(offer(1, B), blake3="")]) == {}
     identity = unchanged.identity(1)
     assert identity
@@ -97,7 +102,7 @@ def test_what_is_the_same_by_its_checksum_but_was_never_hashed_is_stored_with_it
 def test_the_checksum_of_an_identity_is_of_the_bytes_that_were_hashed() -> None:
     """P23: memory that changes before it is sent has another checksum then, and its BLAKE3 is not recorded."""
     contents = payload(A, B)
-    unchanged = Unchanged(contents)
+    unchanged = unchanged_of(contents)
     before = unchanged.identity(1)
     contents.blobs[1].data = C
     assert before
@@ -105,9 +110,7 @@ def test_the_checksum_of_an_identity_is_of_the_bytes_that_were_hashed() -> None:
 
 
 def upload_of(cluster: FakeCluster, *contents: bytes) -> Upload:
-    upload = setup(cluster).upload
-    upload._payload = upload._unchanged._payload = payload(*contents)
-    return upload
+    return setup(cluster, contents=contents).upload
 
 
 def test_what_is_unchanged_is_not_sent_and_the_seal_names_its_home() -> None:
@@ -150,7 +153,7 @@ def test_who_stores_more_than_was_counted_on_says_so_before_it_sends() -> None:
 
 def test_without_the_package_nothing_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "blake3", None)
-    unchanged = Unchanged(payload(A, B))
+    unchanged = unchanged_of(payload(A, B))
     assert not unchanged.is_able
     assert unchanged.refer([]) == {}
     assert unchanged.identity(1) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -174,8 +174,8 @@ class Setup:
     upload: Upload
 
 
-def setup(cluster: FakeCluster, blob_count: int = 2) -> Setup:
-    payload = Payload([Blob(bytes([number]) * 10) for number in range(blob_count)])
+def setup(cluster: FakeCluster, blob_count: int = 2, *, contents: Sequence[bytes] = ()) -> Setup:
+    payload = Payload([Blob(data) for data in contents or [bytes([number]) * 10 for number in range(blob_count)]])
     order = SaveOrder("j", 1, 0, 1, Attempt("run", 1, "me"), POOL, Level.NONE, ContentKind.STATE)
     saving = Saving("j", 1, payload.total_bytes, lambda: Level.L2)
     clock = Clock()
@@ -207,8 +207,7 @@ def failing(times: int, error: SdrsError) -> Callable[..., None]:
 
 
 def test_a_seal_may_take_as_long_as_the_shard_takes_to_reach_a_member_that_came_in() -> None:
-    small, large = (setup(FakeCluster([("g", 1, "node-1")])) for _ in range(2))
-    cast(Payload, large.upload._payload).blobs.append(Blob(bytes(30_000_000)))
+    small, large = (setup(FakeCluster([("g", 1, "node-1")]), contents=[bytes(size)]) for size in (1, 30_000_001))
     for one in (small, large):
         one.upload.run()
     assert large.cluster.seal_seconds[0] - small.cluster.seal_seconds[0] == pytest.approx(3)

@@ -9,13 +9,13 @@ from contextlib import suppress
 from sdrs.rpc.cutoff import Cutoff
 from sdrs.save.order import SaveOrder
 from sdrs.save.payload import Payload
-from sdrs.save.unchanged import Unchanged
 from sdrs.saving import Saving
 from sdrs.transfer.routes import Routes
 from sdrs_core.checkpoints import Blob, Reference, Shard, content_hash
 from sdrs_core.cluster import Node
 from sdrs_core.errors import SaveFailedError
 from sdrs_core.ids import BlobId, SaveId, random_id
+from sdrs_core.unchanged import Unchanged
 from sdrs_proto.convert import kind_to, node_from, shard_to
 from sdrs_proto.limits import SEAL_SECONDS, transfer_seconds
 from sdrs_proto.v1.control_pb2 import BeginSaveResponse

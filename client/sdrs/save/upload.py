@@ -18,9 +18,8 @@ from sdrs.rpc.control import Control
 from sdrs.rpc.cutoff import Cutoff
 from sdrs.rpc.map import Maps
 from sdrs.save.order import SaveOrder
-from sdrs.save.payload import Payload, hash_payload
+from sdrs.save.payload import Payload, blocks, hash_payload
 from sdrs.save.shard_sender import ShardSender
-from sdrs.save.unchanged import Unchanged
 from sdrs.saving import Saving
 from sdrs.transfer.routes import Routes
 from sdrs_core.backoff import backoff
@@ -42,6 +41,7 @@ from sdrs_core.errors import (
 )
 from sdrs_core.ids import BlobId, NodeId, SaveId, random_id
 from sdrs_core.trouble import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Trouble
+from sdrs_core.unchanged import Unchanged
 from sdrs_proto.convert import attempt_to, group_from, kind_to, level_to, reference_from
 from sdrs_proto.v1.control_pb2 import AbortSaveRequest, BeginSaveRequest, BeginSaveResponse, WaitSaveRequest
 
@@ -82,7 +82,9 @@ class Upload:
         self._tried: set[BlobId] = set()
         self._durable: set[BlobId] = set()
         self._begun: BeginSaveResponse | None = None
-        self._unchanged = Unchanged(payload)
+        self._unchanged = Unchanged(
+            [blob.size_bytes for blob in payload.blobs], lambda ordinal: blocks(payload.blobs[ordinal])
+        )
         self._may_refer = self._unchanged.is_able
         self._references: dict[int, Reference] = {}
         # What will be sent, once that is known to be less than all.

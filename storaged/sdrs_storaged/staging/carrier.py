@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from google.protobuf.message import Message
 
 from sdrs_core.backoff import backoff
-from sdrs_core.checkpoints import SaveState, content_hash
+from sdrs_core.checkpoints import Reference, SaveState, content_hash
 from sdrs_core.errors import (
     AlreadyExistsError,
     CorruptDataError,
@@ -33,7 +33,8 @@ from sdrs_core.errors import (
 )
 from sdrs_core.ids import NodeId, SaveId, random_id
 from sdrs_core.trouble import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Trouble
-from sdrs_proto.convert import save_state_from
+from sdrs_core.unchanged import Identity, Unchanged
+from sdrs_proto.convert import reference_from, save_state_from
 from sdrs_proto.limits import MAX_WAIT_MS
 from sdrs_proto.v1.control_pb2 import (
     AbortSaveRequest,
@@ -46,7 +47,7 @@ from sdrs_proto.v1.control_pb2 import (
 from sdrs_storaged.logs import get_log
 from sdrs_storaged.rpc.controller_client import ControllerClient
 from sdrs_storaged.rpc.workers import Workers
-from sdrs_storaged.staging.sending import Sending, hash_blob
+from sdrs_storaged.staging.sending import Sending, blocks, hash_blob
 from sdrs_storaged.staging.shard_try import ExpiredError, ShardTry
 from sdrs_storaged.staging.work import DaemonStopsError, Work
 
@@ -133,8 +134,22 @@ class Carrier:
 
     # Of one shard's carrying
 
-    def sending_try(self, work: Work, begun: BeginSaveResponse, ids: list[str], tried: set[str]) -> ShardTry:
-        return ShardTry(self._client, self._sending, work, begun, ids, tried)
+    def sending_try(
+        self,
+        work: Work,
+        begun: BeginSaveResponse,
+        ids: list[str],
+        tried: set[str],
+        references: Mapping[int, Reference],
+        unchanged: Unchanged,
+    ) -> ShardTry:
+        async def identify(ordinal: int) -> Identity | None:
+            return await self._workers.run_through(unchanged.identity, ordinal)
+
+        return ShardTry(self._client, self._sending, work, begun, ids, tried, references, identify)
+
+    async def refer(self, unchanged: Unchanged, begun: BeginSaveResponse) -> dict[int, Reference]:
+        return await self._workers.run_through(unchanged.refer, [reference_from(offer) for offer in begun.offers])
 
     @property
     def node_id(self) -> NodeId:
@@ -161,6 +176,15 @@ class _Carrying:
         self._tried: set[str] = set()
         self._durable: set[str] = set()
         self._begun: BeginSaveResponse | None = None
+        segment, blobs = work.segment, work.shard.blobs
+        assert segment is not None, "a shard that is to be carried has its bytes"
+        self._unchanged = Unchanged(
+            [blob.size_bytes for blob in blobs], lambda ordinal: blocks(segment, blobs[ordinal])
+        )
+        self._may_refer = self._unchanged.is_able
+        self._references: dict[int, Reference] = {}
+        # What will be sent, once that is known to be less than all.
+        self._stored_bytes: int | None = None
 
     async def run(self) -> tuple[SaveId, SaveState]:
         try:
@@ -181,6 +205,7 @@ class _Carrying:
                 return SaveId(begun.save_id), save_state_from(begun.state)
             if self._trouble.is_over:
                 raise self._trouble.failure(self._work.title)
+            begun = self._begun = await self._refer(begun)
             outcome = await self._try_group(begun)
             if isinstance(outcome, SaveState):
                 return SaveId(begun.save_id), outcome
@@ -189,6 +214,21 @@ class _Carrying:
             last_told = told
             await asyncio.sleep(self._trouble.pause_seconds())
             self._work.check_wanted()
+
+    async def _refer(self, begun: BeginSaveResponse) -> BeginSaveResponse:
+        """Find out what need not be sent. If that is less than the controller has counted on, it is told before any
+        byte goes out: it may have to choose another group, and a pool's quota holds.
+        """
+        async with self._carrier.renewed(self._work, begun.save_id):
+            self._references = await self._carrier.refer(self._unchanged, begun)
+        stored_bytes = self._work.total_bytes - sum(ref.size_bytes for ref in self._references.values())
+        if not begun.HasField("counted_bytes") or stored_bytes <= begun.counted_bytes:
+            return begun
+        self._stored_bytes = stored_bytes
+        try:
+            return await self._begin()
+        finally:
+            self._stored_bytes = None
 
     async def _try_group(self, begun: BeginSaveResponse) -> SaveState | SdrsError:
         """The save's state once the shard is in; a failure after which trying again makes sense."""
@@ -210,11 +250,14 @@ class _Carrying:
 
     async def _send_and_seal(self, begun: BeginSaveResponse) -> SaveState:
         target = (begun.save_id, begun.group.id)
-        sending = self._carrier.sending_try(self._work, begun, self._blob_ids(target), self._tried)
+        ids = self._blob_ids(target)
+        sending = self._carrier.sending_try(self._work, begun, ids, self._tried, self._references, self._unchanged)
         async with self._carrier.renewed(self._work, begun.save_id):
             try:
                 return await sending.run(self._durable.add)
             except ExpiredError:
+                # Perhaps what it refers to was just let go: the next try stores everything.
+                self._may_refer &= not self._references
                 # Under new names: a pool that was changed meanwhile stores in another way than what has the old ones.
                 self._namings[target] = self._namings.get(target, 0) + 1
                 raise
@@ -259,7 +302,8 @@ class _Carrying:
         request = BeginSaveRequest()
         request.CopyFrom(self._work.shard.order)
         request.request_id = random_id()
-        request.size_bytes = self._work.total_bytes
+        request.size_bytes = self._work.total_bytes if self._stored_bytes is None else self._stored_bytes
+        request.may_refer = self._may_refer and self._stored_bytes is None
         request.prefer_node_id = self._carrier.node_id
         del request.avoid_node_ids[:]
         request.avoid_node_ids.extend(self._trouble.avoided())

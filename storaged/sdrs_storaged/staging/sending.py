@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -187,15 +187,18 @@ def _fill(intake: Intake, segment: Segment, blob: StagedBlob, passed: Passed) ->
     return pb.BlobSummary(size_bytes=blob.size_bytes, hash=blob_hash(blob.size_bytes, table))
 
 
-def hash_blob(segment: Segment, blob: StagedBlob) -> str:
-    """What it would be stored as."""
-    table = bytearray()
+def blocks(segment: Segment, blob: StagedBlob) -> Iterator[memoryview]:
+    """As they will be sent; each is valid until the next is asked for."""
     buffer = memoryview(bytearray(min(BLOCK_BYTES, blob.size_bytes)))
     for start, end in block_spans(0, blob.size_bytes):
         block = buffer[: end - start]
         segment.read_into(block, blob.offset + start)
-        table += digest(block)
-    return blob_hash(blob.size_bytes, table)
+        yield block
+
+
+def hash_blob(segment: Segment, blob: StagedBlob) -> str:
+    """What it would be stored as."""
+    return blob_hash(blob.size_bytes, b"".join(map(digest, blocks(segment, blob))))
 
 
 def _check(stored: pb.StoredBlob, expected_hash: str, node: Node) -> str:

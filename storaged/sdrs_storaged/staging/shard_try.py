@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from sdrs_core.backoff import backoff
-from sdrs_core.checkpoints import Blob, SaveState, Shard, content_hash
+from sdrs_core.checkpoints import Blob, Reference, SaveState, Shard, content_hash
 from sdrs_core.cluster import Node, describe_move
 from sdrs_core.errors import AlreadyExistsError, SaveFailedError, SdrsError, StaleEpochError, UnsupportedError
 from sdrs_core.ids import BlobId, SaveId, random_id
+from sdrs_core.unchanged import Identity
 from sdrs_proto.convert import group_from, kind_from, node_from, shard_to
 from sdrs_proto.v1.control_pb2 import BeginSaveResponse, MapVersion, WatchMapRequest
 from sdrs_proto.v1.storage_pb2 import SealShardRequest, WriteIntent
@@ -23,6 +24,7 @@ STREAMS = 3
 _WATCH_WAIT_MS = 5_000
 
 T = TypeVar("T")
+Identify = Callable[[int], Awaitable[Identity | None]]
 
 
 class ExpiredError(SaveFailedError):
@@ -38,13 +40,18 @@ class ShardTry:
         begun: BeginSaveResponse,
         blob_ids: list[str],
         tried: set[str],
+        references: Mapping[int, Reference],
+        identify: Identify,
     ) -> None:
+        """``references``: what need not be sent. ``identify``: what a blob that is sent is recognised by later."""
         self._client = client
         self._sending = sending
         self._work = work
         self._begun = begun
         self._blob_ids = blob_ids
         self._tried = tried
+        self._references = references
+        self._identify = identify
         self._primary: Node = node_from(begun.primary)
         self._break_off = BreakOff()
         self._failure: BaseException | None = None
@@ -56,6 +63,7 @@ class ShardTry:
 
     async def _send_and_seal(self, durable: Callable[[str], None]) -> SaveState:
         self._work.restart()
+        self._work.passed(sum(reference.size_bytes for reference in self._references.values()))
         try:
             blobs = await self._send(durable)
         except AlreadyExistsError as error:
@@ -69,7 +77,7 @@ class ShardTry:
         segment = self._work.segment
         assert segment is not None, "a shard that is sent has its bytes"
         blobs: dict[int, Blob] = {}
-        ordinals = iter(range(len(self._blob_ids)))
+        ordinals = iter([n for n in range(len(self._blob_ids)) if n not in self._references])
 
         async def stream() -> None:
             """Send blobs, one after the other, until none is left or one failed."""
@@ -78,6 +86,7 @@ class ShardTry:
                     return
                 blob, blob_id = self._work.shard.blobs[ordinal], self._blob_ids[ordinal]
                 try:
+                    identity = await self._identify(ordinal)
                     whole = await self._sending.send(
                         self._primary,
                         self._intent(ordinal, blob.size_bytes),
@@ -90,7 +99,9 @@ class ShardTry:
                     self._failure = self._failure or error
                     self._break_off.cut("another blob of the shard failed")
                     raise
-                blobs[ordinal] = Blob(BlobId(blob_id), ordinal, blob.size_bytes, whole)
+                # Only if what was hashed is what was sent: by it, other saves will be told that they have this.
+                blake3 = identity.blake3 if identity and identity.hash == whole else ""
+                blobs[ordinal] = Blob(BlobId(blob_id), ordinal, blob.size_bytes, whole, blake3=blake3)
                 durable(blob_id)
 
         streams = [asyncio.ensure_future(stream()) for _ in self._blob_ids[:STREAMS]]
@@ -103,7 +114,7 @@ class ShardTry:
             await asyncio.gather(*streams, return_exceptions=True)
         if self._failure is not None:
             raise self._failure
-        return tuple(blobs[ordinal] for ordinal in range(len(blobs)))
+        return tuple(blobs[ordinal] for ordinal in sorted(blobs))
 
     def _passed(self, size_bytes: int) -> None:
         """Called by the threads that send."""
@@ -152,13 +163,15 @@ class ShardTry:
 
     def _seal_request(self, blobs: tuple[Blob, ...]) -> SealShardRequest:
         begun, order = self._begun, self._work.shard.order
+        parts: list[Blob | Reference] = sorted((*blobs, *self._references.values()), key=lambda part: part.ordinal)
         shard = Shard(
             save_id=SaveId(begun.save_id),
             rank=order.rank,
             kind=kind_from(order.kind),
             size_bytes=self._work.total_bytes,
-            content_hash=content_hash((blob.size_bytes, blob.hash) for blob in blobs),
+            content_hash=content_hash((part.size_bytes, part.hash) for part in parts),
             blobs=blobs,
+            references=tuple(self._references.values()),
         )
         return SealShardRequest(
             request_id=random_id(),

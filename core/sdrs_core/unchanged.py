@@ -1,4 +1,4 @@
-"""What of a payload an earlier save has stored, and need not be sent (P23).
+"""What of a shard an earlier save has stored, and need not be sent (P23).
 
 A blob that may be unchanged by its checksum is compared by its BLAKE3. What is sent gets one as well, so that a later
 save can recognise it; but not what is seen to change from save to save, which is most of a training state. Without the
@@ -7,10 +7,9 @@ package ``blake3`` nothing is recognised, and everything is sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from sdrs.save.payload import Payload, blocks
 from sdrs_core.checkpoints import Reference
 from sdrs_core.checksums import blob_hash, digest
 from sdrs_core.references import (
@@ -32,10 +31,14 @@ class Identity:
 
 
 class Unchanged:
-    """Of one payload, over all tries to bring it in: each blob is read for it once."""
+    """Of one shard, over all tries to bring it in: each blob is read for it once.
 
-    def __init__(self, payload: Payload) -> None:
-        self._payload = payload
+    ``blocks_of`` gives the blocks of a blob by its ordinal; each is valid until the next is asked for.
+    """
+
+    def __init__(self, sizes_bytes: Sequence[int], blocks_of: Callable[[int], Iterable[memoryview]]) -> None:
+        self._sizes_bytes = sizes_bytes
+        self._blocks_of = blocks_of
         self._offers: Sequence[Reference] = ()
         self._checksums: dict[int, str] = {}
         self._identities: dict[int, Identity] = {}
@@ -45,8 +48,7 @@ class Unchanged:
         """By ordinal, what need not be sent."""
         self._offers = offers
         new = []
-        for ordinal, blob in enumerate(self._payload.blobs):
-            size_bytes = blob.size_bytes
+        for ordinal, size_bytes in enumerate(self._sizes_bytes):
             is_like = can_refer(ordinal, size_bytes) and any(offer.size_bytes == size_bytes for offer in offers)
             if is_like and may_be_unchanged(offers, size_bytes, self._checksum(ordinal)):
                 new.append(NewBlob(ordinal, size_bytes, self._identity(ordinal).blake3))
@@ -54,7 +56,7 @@ class Unchanged:
 
     def identity(self, ordinal: int) -> Identity | None:
         """Of a blob that is about to be sent; None if it is not worth to be known."""
-        size_bytes = self._payload.blobs[ordinal].size_bytes
+        size_bytes = self._sizes_bytes[ordinal]
         if not self.is_able or not can_refer(ordinal, size_bytes):
             return None
         known = self._checksums.get(ordinal)
@@ -63,19 +65,19 @@ class Unchanged:
 
     def _checksum(self, ordinal: int) -> str:
         if ordinal not in self._checksums:
-            blob = self._payload.blobs[ordinal]
-            table = b"".join(digest(block) for block in blocks(blob))
-            self._checksums[ordinal] = blob_hash(blob.size_bytes, table)
+            table = b"".join(digest(block) for block in self._blocks_of(ordinal))
+            self._checksums[ordinal] = blob_hash(self._sizes_bytes[ordinal], table)
         return self._checksums[ordinal]
 
     def _identity(self, ordinal: int) -> Identity:
         """Both in one pass: the bytes may lie in memory that somebody else writes to meanwhile."""
         if ordinal not in self._identities:
-            blob, hasher = self._payload.blobs[ordinal], blake3_hasher()
+            hasher = blake3_hasher()
             assert hasher is not None
             digests = []
-            for block in blocks(blob):
+            for block in self._blocks_of(ordinal):
                 digests.append(digest(block))
                 hasher.update(block)
-            self._identities[ordinal] = Identity(blob_hash(blob.size_bytes, b"".join(digests)), hasher.hexdigest())
+            whole = blob_hash(self._sizes_bytes[ordinal], b"".join(digests))
+            self._identities[ordinal] = Identity(whole, hasher.hexdigest())
         return self._identities[ordinal]
