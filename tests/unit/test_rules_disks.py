@@ -90,6 +90,23 @@ def test_disks_are_listed_with_what_is_on_record_there() -> None:
     on_nodes(test)
 
 
+def test_a_disk_that_is_drained_is_found_again_while_its_node_is_not_heard() -> None:
+    """By a controller that leads since a moment, and though nothing is on record there any more."""
+
+    async def test(harness: Harness) -> None:
+        await harness.controller.disks.drain(SECOND)
+        harness.freeze(NODE)
+        await harness.start()
+        disks = harness.controller.disks
+        [found] = [disk for disk in disks.all(NODE) if disk.disk.id == SECOND]
+        assert (found.is_absent, found.disk.state, found.held_count) == (True, DiskState.DRAINING, 0)
+        await disks.cancel_drain(SECOND)
+        assert harness.controller.members.draining_disks(NODE) == ()
+        assert SECOND not in {disk.disk.id for disk in disks.all(NODE)}
+
+    on_nodes(test)
+
+
 def test_the_beginning_of_an_id_names_a_disk_if_no_other_begins_like_that() -> None:
     async def test(harness: Harness) -> None:
         disks = harness.controller.disks

@@ -67,6 +67,26 @@ def test_the_newest_checkpoints_are_mirrored_and_the_mirror_moves_on_with_them()
     asyncio.run(run())
 
 
+def test_a_checkpoint_of_which_only_a_drop_under_way_is_left_is_brought_back_from_its_mirror() -> None:
+    """P14: one too many was let go, and then all others were lost: it is not on its way out for that."""
+
+    async def run() -> None:
+        harness = await started_deep(mirror_ratio=0.5)
+        await save_deep(harness, 10)
+        await repair(harness, times=2)
+        [shard] = await harness.shards(await look(harness, 10))
+        [own] = shard.blobs
+        for holder in own.holders[1:]:
+            harness.nodes.take(holder.node_id, own.id, index=holder.fragment_index)
+        left = replace(own, holders=(replace(own.holders[0], dropping=True),))
+        await write(harness, replace(shard, blobs=(left,)))
+        await repair(harness, times=3)
+        assert stands(harness, await blob_at(harness, 10)) is Standing.FULL
+        await nothing_else_is_stored(harness)
+
+    asyncio.run(run())
+
+
 def test_a_mirror_is_told_of_once_all_of_it_is_there_and_no_longer_once_it_goes() -> None:
     async def run() -> None:
         harness = await started_deep(mirror_ratio=0.5)

@@ -60,9 +60,12 @@ class Disks:
         node, held, retired = self._members.node(node_id), self._held(), self._members.retired_disks(node_id)
         found = [self._described(node_id, disk, is_absent=False) for disk in node.disks]
         missing = "its node does not report it" if node.state is NodeState.UP else "its node is down"
-        for disk_id in sorted(held.disks_of(node_id) - {disk.id for disk in node.disks}):
+        # Also one that is drained and holds nothing: whoever began that has to find it again to end it.
+        draining = set(self._members.draining_disks(node_id))
+        for disk_id in sorted((held.disks_of(node_id) | draining) - {disk.id for disk in node.disks}):
             detail = "given up: what it held is made anew" if disk_id in retired else missing
-            disk = Disk(disk_id, "", DiskState.FAILED, 0, 0, 0, detail)
+            state = DiskState.DRAINING if disk_id in draining else DiskState.FAILED
+            disk = Disk(disk_id, "", state, 0, 0, 0, detail)
             found.append(self._described(node_id, disk, is_absent=True))
         return found
 

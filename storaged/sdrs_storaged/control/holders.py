@@ -174,11 +174,14 @@ def _place(holder: Holder) -> tuple[NodeId, int]:
 
 
 def _is_wanted(shard: Shard, blob: Blob) -> bool:
-    """Not if all of it is on its way out. What lost all its holders is wanted while its twin can bring it back."""
-    if blob.holders:
-        return bool(counted(blob))
+    """Not if all of it is on its way out, as a mirror goes. What lost all that counts is wanted while its twin can
+    bring it back.
+    """
+    if counted(blob):
+        return True
+    is_mirror = any(mirror.id == blob.id for mirror in shard.mirrors)
     twin = twin_of(shard, blob)
-    return twin is not None and bool(counted(twin))
+    return not (is_mirror and blob.holders) and twin is not None and bool(counted(twin))
 
 
 def _is_same(one: Blob, other: Blob) -> bool:
