@@ -342,5 +342,7 @@ class _Case:
         # A node that is not known is no reason to forget anything, unless nobody can need it.
         unknown = [holder for holder in self.those(State.GONE) if holder.node_id not in self.stocks]
         gone = [*retired, *(unknown if self._standing(self.kept) is Standing.FULL else [])]
-        others = [holder for holder in self.blob.holders if not holder.dropping and holder not in gone]
-        return tuple(Forget(self.blob, holder) for holder in gone) if others else ()
+        # I4: while the others do not bring the blob back, each of these may be needed, should it return after all.
+        if len(shares(self.live, self.form.code)) < self.form.needed:
+            return ()
+        return tuple(Forget(self.blob, holder) for holder in gone)

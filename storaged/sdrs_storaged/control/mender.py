@@ -15,7 +15,7 @@ from sdrs_core.repair import Action, Copy, Forget, Trim
 from sdrs_core.reshaping import Make
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.copier import Copier
-from sdrs_storaged.control.holders import HolderRecords, Removal, find_blob
+from sdrs_storaged.control.holders import HolderRecords, find_blob
 from sdrs_storaged.control.jobs import Job
 from sdrs_storaged.control.maker import Maker
 from sdrs_storaged.control.mirrors import Drop
@@ -93,10 +93,9 @@ class Mender:
         if isinstance(action, Make):
             return await self._make(save, stored, action, prospect.pool, view)
         if isinstance(action, Forget):
-            removal = await self._holders.remove(stored.key, action.blob.id, action.holder)
-            if removal is Removal.REMOVED:
-                self._stocks.held.remove(action.blob, action.holder)
-            return removal is Removal.REMOVED
+            await self._holders.forget(stored, action.blob.id, action.holder)
+            self._stocks.held.remove(action.blob, action.holder)
+            return True
         if isinstance(action, Trim):
             kept = [holder for holder in prospect.decision.live if holder != action.holder]
             await self._copier.trim(stored, action, kept)

@@ -247,7 +247,7 @@ class Surveyor:
             log.info("level_raised", job=save.job, step=save.step, fault_level=str(raised.level))
 
     async def _find(self, lost: Sequence[tuple[str, Blob]], view: View, survey: Survey) -> bool:
-        """True if nothing is lost after all. Who is up is asked when somebody came or went, not again and again."""
+        """True if nothing is lost after all. Who is up is asked when a node or disk came or went, not each time."""
         if not lost or not self._roll_call.has_changed:
             return not lost
         adopted = await self._strays.adopt(lost, view.nodes)
