@@ -297,10 +297,9 @@ def test_redundancy_that_is_lacking_comes_before_another_form() -> None:
         blob = await blob_at(harness, 1)
         lost = sorted(nodes_of(blob))[0]
         await go_down(harness, lost)
-        await changed(harness, change)
-        first = harness.nodes.pulls[0][1]
         both = {(await blob_at(harness, step)).id for step in (1, 2)}
-        assert first not in both  # an old one, which lacked a copy
+        await changed(harness, change)
+        assert harness.nodes.pulls[0][1] in both, "an old one, which lacked a copy"
         await repair(harness, times=2)
         assert (await blob_at(harness, 1)).code == code
 

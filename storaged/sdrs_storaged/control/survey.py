@@ -240,9 +240,11 @@ class Surveyor:
         I6). That it is short of redundancy is told beside it: not while a node is waited for, which would cost two
         writes for each checkpoint and reboot.
         """
-        save = stored.value
+        save = before = stored.value
 
         def edit(known: Save) -> Save:
+            nonlocal before
+            before = known
             level = level_once_lowered(self._members.pool(save.pool), known.level, found.codes)
             if found.level > level:
                 return replace(known, level=found.level, degraded=found.degraded)
@@ -251,9 +253,9 @@ class Surveyor:
         if edit(save) == save:
             return
         raised = await self._catalog.amend(stored.key, save.save_id, edit)
-        if raised and raised.level < save.level:
+        if raised and raised.level < before.level:
             log.info("level_lowered", job=save.job, step=save.step, fault_level=str(raised.level))
-        elif raised and raised.degraded and not save.degraded:
+        elif raised and raised.degraded and not before.degraded:
             log.warning("checkpoint_degraded", job=save.job, step=save.step)
         elif raised and (raised.level > save.level or not raised.degraded):
             survey.raised.append(raised)
