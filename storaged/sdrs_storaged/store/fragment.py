@@ -33,8 +33,8 @@ from sdrs_proto.channel import PAYLOAD_OFFSET
 PAGE_BYTES = 4096
 VERSION = 1
 CODED_VERSION = 2
-# What a medium says about bytes that are lost, and a file system about a name under which no file can be read (a folder,
-# a loop of links); any other errno (too many open files, say) tells nothing about them.
+# What a medium says about bytes that are lost, and a file system about a name under which no file can be read (a
+# folder, a loop of links); any other errno (too many open files, say) tells nothing about them.
 UNREADABLE_ERRNOS = {
     *(errno.EIO, errno.ENODATA, errno.EUCLEAN, errno.EBADMSG),
     *(errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ESPIPE),
