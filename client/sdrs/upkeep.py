@@ -44,6 +44,14 @@ class NodeDisk:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskReplaced:
+    """``blob_count`` blobs lost a fragment and get another one; ``lost`` is what was given up."""
+
+    blob_count: int
+    lost: tuple[Checkpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RepairStatus:
     """``bytes_per_second`` of 0 is no limit. ``failures`` say in sentences what could not be repaired of late."""
 
@@ -119,10 +127,16 @@ class Upkeep(ABC):
         request = messages.DrainDiskRequest(request_id=random_id(), disk_id=disk_id, cancel=cancel)
         return _disk_from(self.process().control.call("drain_disk", request).disk)
 
-    def replace_disk(self, disk_id: str) -> int:
-        """The disk will not come back: what it held is made anew. How many blobs that concerns."""
-        request = messages.ReplaceDiskRequest(request_id=random_id(), disk_id=disk_id)
-        return int(self.process().control.call("replace_disk", request).blob_count)
+    def replace_disk(self, disk_id: str, accept_data_loss: bool = False) -> DiskReplaced:
+        """The disk will not come back: what it held is made anew.
+
+        ``accept_data_loss`` gives up, for good, the checkpoints that cannot be brought back without it.
+        """
+        request = messages.ReplaceDiskRequest(
+            request_id=random_id(), disk_id=disk_id, accept_data_loss=accept_data_loss
+        )
+        response = self.process().control.call("replace_disk", request, wait_ms=_LOOK_MS)
+        return DiskReplaced(int(response.blob_count), tuple(save_from(save) for save in response.lost))
 
     # Repair
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from sdrs_core.failover import Liveness, View, apply, decide_failover, refusal_of
-from sdrs_core.ids import NodeId
+from sdrs_core.ids import DiskId, NodeId
 from sdrs_core.pools import needs_more_domains
 
 _MAX_NAMED = 5
@@ -65,7 +65,7 @@ class Without:
     # Saves under way that have a shard there.
     pending: tuple[str, ...] = ()
     pending_count: int = 0
-    # Of which no other node, be it up or down, has enough.
+    # Of which nobody else, be it up or down, has enough.
     only_here: tuple[str, ...] = ()
     only_here_count: int = 0
 
@@ -148,6 +148,18 @@ def is_removable(node_id: NodeId, view: View, without: Without, *, accept_data_l
             f'{named}. What it held is made anew on others, see "sdrs repair status": wait for that',
         )
     return Answer(True, f"nothing is on node {node_id} that others do not have")
+
+
+def is_dispensable(disk_id: DiskId, without: Without, *, accept_data_loss: bool) -> Answer:
+    """All that was on a dead disk can be brought back without it, or is given up in so many words (I4)."""
+    if without.only_here_count and not accept_data_loss:
+        named, count = some(without.only_here, without.only_here_count), without.only_here_count
+        return Answer(
+            False,
+            f"without disk {disk_id} too little is left of {count} checkpoints: {named}. They come back with it; "
+            f"to give them up: sdrs disk replace {disk_id[:8]} --accept-data-loss",
+        )
+    return Answer(True, f"nothing was on disk {disk_id} alone")
 
 
 def _undecided(node_id: NodeId, view: View) -> str:

@@ -63,6 +63,11 @@ def present_form(blob: Blob, pool: Pool) -> Form:
     return Form(blob.code, code.data, code.total, spread=True)
 
 
+def is_weaker(form: Form, wanted: Form) -> bool:
+    """Whether what is stored like this, and has all of it, survives less than what is stored as its pool wants it."""
+    return form.spare < wanted.spare or (wanted.spread and not form.spread)
+
+
 def share_of(holder: Holder, code: str) -> Hashable:
     return holder.node_id if code == MIRROR else holder.fragment_index
 
@@ -100,6 +105,15 @@ def level_of(pool: Pool, form: Form, found: Standing) -> Level:
         return Level.L2 if found is Standing.FULL else Level.L1
     # L3 is acknowledged while any one domain may be lost; that it is degraded is told beside the level.
     return Level.L3 if form.spread else Level.L2
+
+
+def level_once_lowered(pool: Pool, reached: Level, codes: Iterable[str]) -> Level:
+    """What is left of a level that was reached before an operator lowered that of the pool: L3 as long as all is coded;
+    two copies are never thinned out. Failures lower nothing (I6).
+    """
+    if reached <= max(pool.level, Level.L2) or all(code != MIRROR for code in codes):
+        return reached
+    return max(pool.level, Level.L2)
 
 
 def worth(pool: Pool, blobs: Iterable[Blob], domains: Mapping[NodeId, str]) -> tuple[Level, bool]:

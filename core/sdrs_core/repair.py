@@ -15,7 +15,7 @@ from sdrs_core.checkpoints import Blob, Holder
 from sdrs_core.codes import MIRROR
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import DiskId, NodeId
-from sdrs_core.redundancy import Form, Standing, standing
+from sdrs_core.redundancy import Form, Standing, is_weaker, standing
 from sdrs_core.reshaping import Make, plan_make
 from sdrs_core.stocks import Stock, Targets, crowds, fragment_bytes
 from sdrs_core.whereabouts import (
@@ -45,6 +45,10 @@ class Urgency(IntEnum):
     CONVERT = 4
     TRIM = 5
     BALANCE = 6
+
+
+# The conversions that come first: what survives too little in its form.
+SAFER = -1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +115,20 @@ class Decision:
     undecided: bool
     # Until a fragment that is waited for is no longer waited for.
     wait_seconds: float | None
+    # It survives less in its form than in the one that its pool wants.
+    is_weaker: bool
+    # It has too little also when all who are waited for have returned.
+    is_lacking: bool
 
     @property
     def is_degraded(self) -> bool:
-        return self.standing < Standing.FULL
+        return self.standing < Standing.FULL or self.is_weaker
 
     @property
     def is_awaited(self) -> bool:
         """Whether nothing is done now about too little redundancy, because a node that has some may return."""
-        return self.is_degraded and not self.copies and (self.undecided or self.wait_seconds is not None)
+        is_waiting = self.undecided or self.wait_seconds is not None
+        return self.standing < Standing.FULL and not self.copies and is_waiting
 
     @property
     def is_unavailable(self) -> bool:
@@ -141,6 +150,8 @@ class Decision:
             kind = min(copy.urgency for copy in self.copies)
         elif self.make:
             kind = Urgency.CONVERT
+        if kind is Urgency.CONVERT and self.is_weaker:
+            return (kind, SAFER, 0)
         if kind is not Urgency.REBUILD:
             return (kind, 0.0, 0)
         left = len(shares(self.live, self.form.code))
@@ -208,6 +219,7 @@ class _Case:
 
     def decide(self, wanted: Form | None, barred: Set[tuple[NodeId, int]], preferred: NodeId | None) -> Decision:
         is_kept = wanted is None or wanted.code == self.blob.code
+        is_weak = wanted is not None and not is_kept and is_weaker(self.form, wanted)
         surplus = self._surplus() if is_kept else []
         copies = self._copies(barred, preferred) or self._unhuddled(barred)
         if not copies and not surplus and is_kept:
@@ -227,6 +239,8 @@ class _Case:
             forgets=self._forgets(),
             undecided=self.unheard,
             wait_seconds=self._wait_seconds(),
+            is_weaker=is_weak,
+            is_lacking=is_weak or self._standing((*self.live, *self.away)) < Standing.FULL,
         )
 
     def _standing(self, holders: Iterable[Holder]) -> Standing:
@@ -399,5 +413,7 @@ class _Case:
         # A node that is not known is no reason to forget anything, unless nobody can need it.
         unknown = [holder for holder in self.those(State.GONE) if holder.node_id not in self.stocks]
         gone = [*retired, *(unknown if self._standing(self.kept) is Standing.FULL else [])]
-        others = [holder for holder in self.blob.holders if not holder.dropping and holder not in gone]
-        return tuple(Forget(self.blob, holder) for holder in gone) if others else ()
+        # I4: while the others do not bring the blob back, each of these may be needed, should it return after all.
+        if len(shares(self.live, self.form.code)) < self.form.needed:
+            return ()
+        return tuple(Forget(self.blob, holder) for holder in gone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -21,6 +22,7 @@ from sdrs_proto.v1 import storage_pb2 as pb
 from tests.support.pull_orders import order, pull, signed, sources_at, written
 from tests.support.stores import flip_bit, hash_of, payload
 from tests.support.told_nodes import NAMES, ToldNodes, told_nodes
+from tests.support.waiting import wait_for
 
 DATA = payload(3 * BLOCK_BYTES + 11)
 
@@ -69,6 +71,29 @@ def test_a_pulled_copy_is_as_the_source_and_tells_the_same_origin(told: ToldNode
     assert (origin.job, origin.pool, origin.world_size, origin.blob_count) == ("told", "told", 1, 1)
     # What it already holds is not fetched again: no source is needed for it.
     assert _pull(told, "n2", intent, "n2") == held
+
+
+def test_an_order_that_is_given_again_goes_on_with_what_is_under_way_as_fast_as_it_says(told: ToldNodes) -> None:
+    intent = _written(told, "n1")
+
+    def ordered(max_bytes_per_second: int) -> pb.PullFragmentRequest:
+        request = _order(told, "n2", intent, "n1")
+        request.max_bytes_per_second = max_bytes_per_second
+        return signed(told, "n2", request)
+
+    def temporary() -> list[int]:
+        files = told.daemons["n2"].data_dir.glob("disk-*/tmp/*")
+        return [path.stat().st_ino for path in files]
+
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(pull, told, "n2", ordered(1))
+        wait_for(lambda: bool(temporary()), "the slow one to begin", 10)
+        begun = temporary()
+        fast = pull(told, "n2", ordered(0))
+        assert slow.result(timeout=10) == fast
+    assert len(begun) == 1
+    (path,) = told.daemons["n2"].data_dir.glob(f"disk-*/fragments/*/{intent.blob_id}.0")
+    assert path.stat().st_ino == begun[0], "it was not begun anew"
 
 
 def test_a_damaged_source_is_passed_over(told: ToldNodes) -> None:

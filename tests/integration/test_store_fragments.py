@@ -24,6 +24,7 @@ from sdrs_core.errors import (
 )
 from sdrs_core.ids import BlobId
 from sdrs_proto.channel import PAYLOAD_OFFSET
+from sdrs_storaged.store import reader
 from sdrs_storaged.store.buffers import BUFFER_BYTES
 from sdrs_storaged.store.engine import FragmentStore
 from sdrs_storaged.store.shelf import Shelf
@@ -227,7 +228,16 @@ DAMAGES: dict[str, Damage] = {
     "trailer": lambda path: flip_bit(path, -1),
     "truncated": lambda path: os.truncate(path, PAYLOAD_OFFSET + BLOCK_BYTES),
     "empty": lambda path: os.truncate(path, 0),
+    "a folder in its place": lambda path: _replace(path, Path.mkdir),
+    "a loop of links": lambda path: _replace(path, lambda path: path.symlink_to(path)),
+    "a link to nothing": lambda path: _replace(path, lambda path: path.symlink_to("/nothing/here")),
+    "a pipe": lambda path: _replace(path, os.mkfifo),
 }
+
+
+def _replace(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
@@ -253,6 +263,27 @@ def test_damage_is_detected_and_quarantined_i5(store: FragmentStore, folder: Pat
     # Repair can put a good one in its place.
     again = put(store, data, origin(stored.blob_id))
     assert get(store, again) == data
+
+
+def test_what_cannot_be_read_for_now_is_undecided(store: FragmentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = put(store, payload(BLOCK_BYTES))
+    for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN):
+        with monkeypatch.context() as patched:
+            patched.setattr(reader, "read_contents", _raiser(OSError(number, os.strerror(number))))
+            with pytest.raises(UnavailableError, match="cannot be read now"):
+                store.verify(stored.blob_id, 0, stored.fragment_hash)
+    for number in (errno.EIO, errno.EACCES, errno.EISDIR):
+        with monkeypatch.context() as patched:
+            patched.setattr(reader, "read_contents", _raiser(OSError(number, os.strerror(number))))
+            assert store.lookup(stored.blob_id, 0) is None, "damage is not held"
+    assert store.verify(stored.blob_id, 0, stored.fragment_hash).verdict is Verdict.OK
+
+
+def _raiser(error: OSError) -> Callable[[int], object]:
+    def fail(_: int) -> object:
+        raise error
+
+    return fail
 
 
 def test_the_damaged_block_is_named(store: FragmentStore, folder: Path) -> None:

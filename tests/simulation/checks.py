@@ -189,8 +189,9 @@ class Checks(BlobChecks):
             self.fail(f"I2: {after.title} is {after.state} where generations are kept")
 
     def _check_level(self, before: Save, after: Save) -> None:
-        """It rises when all that it promises is there, and never falls (P4)."""
-        if after.level < before.level:
+        """It rises when all that it promises is there, and falls only if an operator lowered the pool's (P4)."""
+        asked = min(pool.level for pool in self.former_pools[after.pool])
+        if after.level < min(before.level, max(asked, Level.L2)):
             self.fail(f"I6: {after.title} was at {before.level}, and is at {after.level} now")
         if after.level > before.level or (before.degraded and not after.degraded):
             for shard in self.shards.get(after.save_id, {}).values():

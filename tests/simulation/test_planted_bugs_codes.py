@@ -19,7 +19,7 @@ from sdrs_core.reshaping import Make
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.control.claims import Claims, FragmentName
 from sdrs_storaged.control.collector import Collector, Fragment
-from sdrs_storaged.control.copier import Copier, Pull
+from sdrs_storaged.control.copier import Copier, Leash, Pull
 from sdrs_storaged.control.fresh_look import Found, FreshLook
 from sdrs_storaged.control.holders import HolderRecords
 from sdrs_storaged.control.maker import Maker
@@ -117,9 +117,9 @@ def test_shares_of_the_same_index_that_count_twice(monkeypatch: Plant) -> None:
 def test_a_conversion_that_is_recorded_before_it_is_durable(monkeypatch: Plant) -> None:
     production = Copier.pull
 
-    async def pull(self: Copier, target: NodeId, order: Pull, sources: Sequence[Holder]) -> Holder:
+    async def pull(self: Copier, target: NodeId, order: Pull, sources: Sequence[Holder], leash: Leash) -> Holder:
         if order.blob.id == order.source.id:
-            return await production(self, target, order, sources)
+            return await production(self, target, order, sources, leash)
         return Holder(target, DiskId("soon"), order.fragment_index, order.blob.hash)
 
     monkeypatch.setattr(Copier, "pull", pull)
@@ -144,9 +144,9 @@ def test_orphans_that_are_being_made(monkeypatch: Plant) -> None:
     monkeypatch.setattr(Collector, "_old_and_ended", all_of_them)
     production = Copier.pull
 
-    async def pull(self: Copier, target: NodeId, order: Pull, sources: Sequence[Holder]) -> Holder:
+    async def pull(self: Copier, target: NodeId, order: Pull, sources: Sequence[Holder], leash: Leash) -> Holder:
         # Large blobs take longer than two scans.
-        holder = await production(self, target, order, sources)
+        holder = await production(self, target, order, sources, leash)
         await asyncio.sleep(2.0)
         return holder
 

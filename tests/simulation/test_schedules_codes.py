@@ -175,6 +175,7 @@ def test_wrong_parity_is_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
         assert made.fragment_index == 0
         [held] = stage.world.platters[made.node_id].find(stage.coded_blob(save).id, 0)
         assert stage.world.checks.is_true(held)
+        await stage.until_full()  # of the other blobs too: a scrub proves parity by the data that it finds
         await stage.operator.scrub()
         await until(lambda: not stage.world.checks.why_untrue(), "the wrong parity is found and made anew")
         await stage.until_full()

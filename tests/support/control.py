@@ -126,6 +126,7 @@ class FakeNodes:
         self.writes_to: dict[NodeId, DiskId] = {}
         self.disk_of: dict[tuple[NodeId, FragmentName], DiskId] = {}
         self.pull_limits: list[int] = []
+        self.called_off: list[FragmentName] = []
         self.pulls: list[tuple[NodeId, BlobId, tuple[NodeId, ...]]] = []
         self.looked_up: list[tuple[NodeId, frozenset[FragmentName]]] = []
         self.on_pull: Callable[[NodeId, BlobId], Awaitable[None]] | None = None
@@ -209,6 +210,9 @@ class FakeNodes:
         self, node: Node, pull: Pull, sources: Sequence[tuple[Node, Holder]], order: Order
     ) -> HeldFragment:
         name = (pull.blob.id, pull.fragment_index)
+        if pull.is_called_off:
+            self.called_off.append(name)
+            raise UnavailableError("called off")
         self.pulls.append((node.id, pull.blob.id, tuple(source.id for source, _ in sources)))
         self.pull_limits.append(pull.max_bytes_per_second)
         if self.on_pull:

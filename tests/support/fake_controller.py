@@ -123,7 +123,7 @@ class FakeController:
 
     def replace_disk(self, request: pb.ReplaceDiskRequest) -> pb.ReplaceDiskResponse:
         self._disk(request.disk_id)
-        return pb.ReplaceDiskResponse(blob_count=7)
+        return pb.ReplaceDiskResponse(blob_count=7, lost=self.lost)
 
     def get_repair(self, request: pb.GetRepairRequest) -> pb.GetRepairResponse:
         return self.repair

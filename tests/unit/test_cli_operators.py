@@ -247,7 +247,7 @@ def test_status_shows_groups_in_trouble_repair_and_what_happened(controller: Fak
     for words in (
         "2, 1 degraded, 1 away from home",
         "12 blobs, 340.0 MiB to copy",
-        "2 checkpoints without a live copy",
+        "2 checkpoints of which too little is in reach",
         "node-1 is down",
         "Last events",
     ):

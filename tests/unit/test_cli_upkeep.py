@@ -174,6 +174,15 @@ def test_a_removal_asks_for_the_name_and_tells_what_is_lost(controller: FakeCont
     assert not told["stopped"], "it is no node of a cluster on this machine"
 
 
+def test_a_replaced_disk_tells_what_is_lost_with_it(controller: FakeController, sdrs: Any) -> None:
+    assert "7 fragments are made anew" in sdrs("disk", "replace", "d1", "--yes").stdout
+    assert not controller.asked("replace_disk").accept_data_loss
+    controller.lost = [save_to(LOST)]
+    told = as_json(sdrs("disk", "replace", "d1", "--yes", "--accept-data-loss", "-o", "json"))
+    assert controller.asked("replace_disk").accept_data_loss
+    assert [(save["job"], save["step"]) for save in told["lost"]] == [("llm", 7)]
+
+
 def test_questions_are_answered_with_a_sentence_and_an_exit_code(controller: FakeController, sdrs: Any) -> None:
     assert sdrs("node", "ok-to-stop", "node-1").stdout == "node node-1 may go\n"
     assert controller.asked("check_node").question == control_pb2.NODE_QUESTION_OK_TO_STOP

@@ -70,7 +70,25 @@ def test_the_limit_holds_over_any_stretch_of_work(limit: int, pieces: list[tuple
 def test_a_limit_below_what_peers_bear_is_not_kept_to_the_letter() -> None:
     hands = Hands()
     hands.work(hands.pace(1), 4 * MIB, 0.01)
-    assert hands.rests == [10.0]
+    assert sum(hands.rests) == 10.0
+
+
+def test_a_new_limit_holds_at_once_also_in_the_middle_of_a_pause() -> None:
+    hands = Hands()
+    pace = hands.pace(MIB)
+
+    def raise_it(seconds: float) -> None:
+        hands.rests.append(seconds)
+        hands.now += seconds
+        pace.set_limit(100 * MIB)
+
+    pace._sleep = raise_it
+    hands.work(pace, 8 * MIB, 0.0)
+    assert hands.rests == [1.0], "the rest of the pause is not owed any more"
+    pace._sleep = hands._rest
+    for _ in range(10):
+        hands.work(pace, 10 * MIB, 0.0)
+    assert hands.rests[1:] == [pytest.approx(0.1)] * 10
 
 
 def test_while_a_save_is_under_way_a_quarter_of_the_time_is_worked() -> None:

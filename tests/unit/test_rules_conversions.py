@@ -106,7 +106,7 @@ def test_a_pool_that_wants_another_form_gets_it_and_the_old_fragments_go(name: s
         assert harness.nodes.places(before.id) == places(before)
         await repair(harness)
         found = await look(harness, 1)
-        assert (found.level, found.degraded) == (max(Level.L2, pool.level, found.level), False)
+        assert (found.level, found.degraded) == (change.level or pool.level, False)
         await is_whole_in(harness, code)
 
     asyncio.run(run())
@@ -297,10 +297,9 @@ def test_redundancy_that_is_lacking_comes_before_another_form() -> None:
         blob = await blob_at(harness, 1)
         lost = sorted(nodes_of(blob))[0]
         await go_down(harness, lost)
-        await changed(harness, change)
-        first = harness.nodes.pulls[0][1]
         both = {(await blob_at(harness, step)).id for step in (1, 2)}
-        assert first not in both  # an old one, which lacked a copy
+        await changed(harness, change)
+        assert harness.nodes.pulls[0][1] in both, "an old one, which lacked a copy"
         await repair(harness, times=2)
         assert (await blob_at(harness, 1)).code == code
 
@@ -323,6 +322,70 @@ def test_a_level_that_rises_before_all_is_there_is_told_as_degraded_i6() -> None
         found = await look(harness, 3)
         assert (found.level, found.degraded) == (Level.L3, False)
         assert len(places(await blob_at(harness, 3))) == 3
+
+    asyncio.run(run())
+
+
+def test_what_is_not_yet_stored_as_its_pool_asks_is_degraded_until_it_is_i6() -> None:
+    """P4: what it has is told, not what it once had. Lowered by an operator, then raised again."""
+
+    async def run() -> None:
+        harness = await prepared(CHANGES["L3 to L2"][0])
+        assert (await look(harness, 1)).level is Level.L3
+        await changed(harness, L2)
+        await repair(harness)
+        found = await look(harness, 1)
+        assert (found.level, found.degraded) == (Level.L2, False)
+        harness.nodes.full.update(NODES)
+        await changed(harness, L3)
+        found = await look(harness, 1)
+        assert (found.level, found.degraded) == (Level.L2, True)
+        assert harness.controller.repairer.totals.degraded_blobs == 2
+        harness.nodes.full.clear()
+        await harness.pass_time(LONG_SECONDS)
+        await repair(harness, times=3)
+        found = await look(harness, 1)
+        assert (found.level, found.degraded) == (Level.L3, False)
+        assert harness.controller.repairer.totals.degraded_blobs == 0
+
+    asyncio.run(run())
+
+
+def test_a_weaker_code_is_degraded_and_a_lower_level_is_told_once_it_is_what_there_is() -> None:
+    async def run() -> None:
+        harness = await prepared(CHANGES["4+2 to 8+3"][0])
+        harness.nodes.full.update(NODES)
+        await changed(harness, L2)
+        found = await look(harness, 1)
+        assert (found.level, found.degraded) == (Level.L3, False), "it is still coded, which is more than is asked for"
+        await changed(harness, PoolChange(level=Level.L3, code=Code(8, 3)))
+        found = await look(harness, 1)
+        assert (found.level, found.degraded) == (Level.L3, True), "its pool asks for more"
+
+    asyncio.run(run())
+
+
+def test_what_is_lost_for_good_is_degraded_again_and_what_is_waited_for_is_not_i6() -> None:
+    """A reboot writes no record; the level once reached stays."""
+
+    async def run() -> None:
+        harness = await prepared(CHANGES["4+2 to 8+3"][0], kind=Harness)
+        await repair(harness)
+        gone = sorted(nodes_of(await blob_at(harness, 1)))[0]
+        await go_down(harness, gone, seconds=10)
+        before = await look(harness, 1)
+        harness.nodes.full.update(NODES)
+        await harness.controller.repairer.pass_once()
+        assert await look(harness, 1) == before
+        assert harness.controller.repairer.totals.degraded_blobs
+        await harness.pass_time(LONG_SECONDS)
+        await harness.controller.repairer.pass_once()
+        found = await look(harness, 1)
+        assert (found.level, found.degraded) == (Level.L3, True)
+        harness.nodes.full.clear()
+        await harness.pass_time(LONG_SECONDS)
+        await repair(harness, times=2)
+        assert not (await look(harness, 1)).degraded
 
     asyncio.run(run())
 

@@ -8,17 +8,24 @@ from dataclasses import replace
 
 import pytest
 
+from sdrs_core.checkpoints import Holder, SaveState, Shard
 from sdrs_core.cluster import Disk, DiskState
+from sdrs_core.codes import Code
 from sdrs_core.errors import InvalidArgumentError, NotFoundError, RefusedError
 from sdrs_core.ids import DiskId
 from sdrs_core.redundancy import Standing
-from tests.support.control import Harness
-from tests.support.deep import MIB, NODES, blob_at, save_deep, stands, started_deep
+from sdrs_storaged.control import keys
+from sdrs_storaged.control.claims import FragmentName
+from sdrs_storaged.control.collector import Fragment
+from sdrs_storaged.control.records import put
+from tests.support.control import JOB, Harness
+from tests.support.deep import MIB, NODES, blob_at, look, save_deep, stands, started_deep
 from tests.support.interrupts import interrupt_everywhere
 from tests.unit.test_rules_failover import events_of
 
 Test = Callable[[Harness], Awaitable[None]]
 NODE = NODES[0]
+AWAY: dict[DiskId, dict[FragmentName, Fragment]] = {}
 FIRST, SECOND = DiskId("a1" * 16), DiskId("a2" * 16)
 
 
@@ -54,6 +61,43 @@ async def repair(harness: Harness, times: int = 3) -> None:
     for _ in range(times):
         harness.beat()
         await harness.controller.repairer.pass_once()
+
+
+async def two_plus_one(*, hold: bool = False) -> tuple[Harness, list[Holder]]:
+    """Three nodes that hold all of a checkpoint, each on a disk of its own; two of these disks are not there any more,
+    with all that was on them. The holders that had it.
+    """
+    harness = await started_deep(4, code=Code(2, 1))
+    for number, node_id in enumerate(harness.node_ids):
+        harness.disks[node_id] = disks_of(number)
+        harness.nodes.writes_to[node_id] = disks_of(number)[0].id
+    harness.beat()
+    await harness.wait(1)
+    await save_deep(harness, 10)
+    if hold:
+        await harness.controller.catalog.hold(JOB, 10, held=True)
+    await repair(harness, 1)
+    holders = list((await blob_at(harness, 10)).holders[:2])
+    for holder in holders:
+        move_away(harness, holder)
+    await repair(harness, 2)
+    return harness, holders
+
+
+def move_away(harness: Harness, holder: Holder) -> None:
+    kept = tuple(disk for disk in harness.disks[holder.node_id] if disk.id != holder.disk_id)
+    harness.disks[holder.node_id] = kept
+    harness.nodes.writes_to[holder.node_id] = kept[0].id
+    away = harness.nodes.fragments[holder.node_id]
+    AWAY[holder.disk_id] = dict(away)
+    away.clear()
+    harness.beat()
+
+
+def put_back(harness: Harness, holder: Holder) -> None:
+    harness.disks[holder.node_id] = disks_of(harness.node_ids.index(holder.node_id))
+    harness.nodes.fragments[holder.node_id] |= AWAY[holder.disk_id]
+    harness.beat()
 
 
 async def disks_on_record(harness: Harness) -> set[DiskId]:
@@ -178,7 +222,7 @@ def test_what_a_dead_disk_held_is_made_anew_as_soon_as_it_is_given_up(how: str) 
     async def test(harness: Harness) -> None:
         failed = replace(harness.disks[NODE][0], state=DiskState.FAILED)
         take_out(harness, FIRST, reported=(failed,) if how == "failed" else ())
-        assert await harness.controller.disks.give_up("a1") == 2
+        assert (await harness.controller.disks.give_up("a1")).fragment_count == 2
         await repair(harness)
         assert FIRST not in await disks_on_record(harness)
         for step in (10, 20):
@@ -199,6 +243,83 @@ def test_a_disk_that_was_given_up_gets_nothing_new_if_it_comes_back_until_it_is_
         assert harness.controller.members.retired_disks(NODE) == frozenset()
 
     on_nodes(test)
+
+
+def test_a_disk_without_which_a_checkpoint_cannot_be_read_is_not_given_up_silently() -> None:
+    """I4. With the first one given up the second may still bring it back; with both nothing can."""
+
+    async def run() -> None:
+        harness, (one, other) = await two_plus_one()
+        disks = harness.controller.disks
+        assert (await disks.give_up(one.disk_id)).lost == []
+        await repair(harness)
+        with pytest.raises(RefusedError, match=rf"1 checkpoints: {JOB} step 10.*--accept-data-loss"):
+            await disks.give_up(other.disk_id)
+        assert not harness.controller.members.retired_disks(other.node_id)
+        given_up = await disks.give_up(other.disk_id, accept_data_loss=True)
+        assert [save.step for save in given_up.lost] == [10]
+        assert given_up.lost[0].state is SaveState.DELETED
+
+    asyncio.run(run())
+
+
+def test_what_is_held_is_not_given_up_with_a_disk() -> None:
+    async def run() -> None:
+        harness, (one, other) = await two_plus_one(hold=True)
+        await harness.controller.disks.give_up(one.disk_id)
+        with pytest.raises(RefusedError, match="is held"):
+            await harness.controller.disks.give_up(other.disk_id, accept_data_loss=True)
+        assert not harness.controller.members.retired_disks(other.node_id), "a refusal changes nothing"
+
+    asyncio.run(run())
+
+
+def test_a_copy_on_a_disk_that_was_given_up_is_not_counted_on_when_its_node_leaves() -> None:
+    async def run() -> None:
+        harness, (one, other) = await two_plus_one()
+        await harness.controller.disks.give_up(one.disk_id)
+        last = next(h for h in (await blob_at(harness, 10)).holders if h not in (one, other))
+        await harness.kill(last.node_id)
+        with pytest.raises(RefusedError, match="alone"):
+            await harness.controller.nodes.remove(last.node_id, accept_data_loss=False)
+
+    asyncio.run(run())
+
+
+def test_what_was_given_up_stays_on_record_while_it_may_be_needed_and_counts_when_it_is_back() -> None:
+    async def run() -> None:
+        harness, (one, other) = await two_plus_one()
+        await harness.controller.disks.give_up(one.disk_id)
+        await repair(harness)
+        assert {one, other} <= set((await blob_at(harness, 10)).holders), "I4: never forgotten"
+        assert list(harness.controller.repairer.unavailable.values())
+        put_back(harness, one)
+        await harness.controller.disks.cancel_drain(one.disk_id)
+        await repair(harness)
+        assert not harness.controller.repairer.unavailable
+        assert stands(harness, await blob_at(harness, 10)) is Standing.FULL
+
+    asyncio.run(run())
+
+
+def test_strays_on_a_disk_that_comes_back_to_a_node_which_stayed_up_are_found() -> None:
+    """Whoever is up is asked again when a disk came, not only when a node did."""
+
+    async def run() -> None:
+        harness, (one, other) = await two_plus_one()
+        shard = (await harness.shards(await look(harness, 10)))[0]
+        record = await harness.controller.records.get(keys.shard(shard.save_id, shard.rank), Shard)
+        assert record
+        left = tuple(holder for holder in record.value.blobs[0].holders if holder not in (one, other))
+        forgotten = replace(record.value, blobs=(replace(record.value.blobs[0], holders=left),))
+        await harness.controller.records.commit([record.unchanged()], [put(record.key, forgotten)])
+        await repair(harness)
+        assert harness.controller.repairer.unavailable
+        put_back(harness, one)
+        await repair(harness)
+        assert not harness.controller.repairer.unavailable
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("restart", [True, False], ids=["new controller", "same controller"])

@@ -41,7 +41,7 @@ def test_a_level_does_not_rise_while_one_blob_is_short_and_never_falls() -> None
         await go_down(harness, B)
         await repair(harness)
         assert (await save_of(harness, 10)).level is Level.L1
-        assert await save_of(harness, 20) == full
+        assert await save_of(harness, 20) == replace(full, degraded=True)
         await come_back(harness, B)
         await repair(harness)
         assert (await save_of(harness, 10)).level is Level.L2

@@ -324,7 +324,7 @@ def test_the_loop_goes_on_after_an_error_and_wakes_when_it_is_poked(monkeypatch:
         repairer._interval_seconds = 1e6
         save = await mirrored(harness, 10, [A])
         ended = asyncio.Event()
-        pass_once = repairer.pass_once
+        pass_once = repairer._pass
 
         async def pass_and_tell() -> None:
             try:
@@ -332,7 +332,7 @@ def test_the_loop_goes_on_after_an_error_and_wakes_when_it_is_poked(monkeypatch:
             finally:
                 ended.set()
 
-        monkeypatch.setattr(repairer, "pass_once", pass_and_tell)
+        monkeypatch.setattr(repairer, "_pass", pass_and_tell)
         harness.controller.records.frozen_because = "a node knows better"
         running = asyncio.create_task(repairer.run())
         async with asyncio.timeout(20):

@@ -13,7 +13,7 @@ from sdrs.cli.completion import complete_disk, complete_node
 from sdrs.cli.confirm import confirm
 from sdrs.cli.connection import open_cluster
 from sdrs.cli.output import Column, Listing, emit_json, emit_listing, emit_note
-from sdrs.cli.records import node_disk_record
+from sdrs.cli.records import checkpoint_record, node_disk_record
 from sdrs.cli.settings import Settings, VerbGroup, pass_settings, yes_option
 from sdrs.cli.waiting_for_moves import wait_until_empty
 
@@ -108,25 +108,39 @@ def _looked_up(cluster: Cluster, found: NodeDisk) -> NodeDisk:
     return next(known, None) or type(found)(found.node_id, found.disk, 0, 0, is_absent=True)
 
 
-@disk.command("replace", examples="sdrs disk replace 3f2a            it is dead, and will not come back")
+@disk.command(
+    "replace",
+    examples="""
+    sdrs disk replace 3f2a                        it is dead, and will not come back
+    sdrs disk replace 3f2a --accept-data-loss     and so is what cannot be brought back without it
+    """,
+)
 @click.argument("disk_id", metavar="DISK", shell_complete=complete_disk)
+@click.option("--accept-data-loss", is_flag=True, help="Give up the checkpoints that cannot be read without this disk.")
 @yes_option
 @pass_settings
-def replace(settings: Settings, disk_id: str, yes: bool) -> None:
+def replace(settings: Settings, disk_id: str, accept_data_loss: bool, yes: bool) -> None:
     """Give up a disk that will not come back: what it held is made anew elsewhere, at once.
 
     A new disk needs no word: its node reports it, and it is used. Refused (exit 4) while the disk is there and works
-    (drain it then), and while its node is down. DISK is its id, or the beginning of it.
+    (drain it then), and while its node is down. Checkpoints that cannot be brought back without the disk are named,
+    and given up only with --accept-data-loss. DISK is its id, or the beginning of it.
     """
     with open_cluster(settings) as cluster:
-        confirm(f"This gives up disk {disk_id}: what is on it does not count any more, even if it comes back.", yes=yes)
-        blob_count = cluster.replace_disk(disk_id)
+        question = f"This gives up disk {disk_id}: what is on it does not count any more, even if it comes back"
+        if accept_data_loss:
+            question += ", and gives up the checkpoints that cannot be read without it"
+        confirm(f"{question}.", yes=yes)
+        done = cluster.replace_disk(disk_id, accept_data_loss)
     if settings.is_json:
-        emit_json({"id": disk_id, "replaced": True, "blob_count": blob_count})
-    else:
-        emit_note(
-            settings, f"disk {disk_id} is given up: {blob_count} fragments are made anew, see `sdrs repair status`"
-        )
+        lost = [checkpoint_record(save) for save in done.lost]
+        emit_json({"id": disk_id, "replaced": True, "blob_count": done.blob_count, "lost": lost})
+        return
+    for save in done.lost:
+        emit_note(settings, f"lost: {save.title} ({format_bytes(save.size_bytes)})")
+    emit_note(
+        settings, f"disk {disk_id} is given up: {done.blob_count} fragments are made anew, see `sdrs repair status`"
+    )
 
 
 def _listing(disks: Sequence[NodeDisk]) -> Listing:

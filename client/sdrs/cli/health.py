@@ -153,7 +153,8 @@ def state_of(health: Health) -> State:
     if not is_degraded(health):
         return State.HEALTHY
     info = health.info
-    is_mending = info.degraded_blob_count > 0 and info.repair.rebuilding_blobs > 0
+    # What moves may be moving into the form that its pool asks for.
+    is_mending = info.degraded_blob_count > 0 and info.repair.rebuilding_blobs + info.repair.moving_blobs > 0
     is_worse = info.unavailable_count or health.damaged or health.troubled_groups or info.frozen_because
     return State.REPAIRING if is_mending and not is_worse else State.DEGRADED
 

@@ -168,7 +168,7 @@ def _repair_words(info: ClusterInfo) -> str:
 
 
 def _unavailable_words(count: int) -> str:
-    return f"{_count(count, 'checkpoint')} without a live copy" if count else "none"
+    return f"{_count(count, 'checkpoint')} of which too little is in reach" if count else "none"
 
 
 def _count(count: int, thing: str) -> str:

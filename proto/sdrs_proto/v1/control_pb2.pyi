@@ -723,18 +723,22 @@ class RepairSettings(_message.Message):
     def __init__(self, bytes_per_second: _Optional[int] = ..., concurrency: _Optional[int] = ...) -> None: ...
 
 class ReplaceDiskRequest(_message.Message):
-    __slots__ = ["disk_id", "request_id"]
+    __slots__ = ["accept_data_loss", "disk_id", "request_id"]
+    ACCEPT_DATA_LOSS_FIELD_NUMBER: _ClassVar[int]
     DISK_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    accept_data_loss: bool
     disk_id: str
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ..., disk_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., disk_id: _Optional[str] = ..., accept_data_loss: bool = ...) -> None: ...
 
 class ReplaceDiskResponse(_message.Message):
-    __slots__ = ["blob_count"]
+    __slots__ = ["blob_count", "lost"]
     BLOB_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     blob_count: int
-    def __init__(self, blob_count: _Optional[int] = ...) -> None: ...
+    lost: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]
+    def __init__(self, blob_count: _Optional[int] = ..., lost: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ...) -> None: ...
 
 class ReportDamageRequest(_message.Message):
     __slots__ = ["blob_id", "job", "node_id", "rank", "request_id", "save_id", "step"]

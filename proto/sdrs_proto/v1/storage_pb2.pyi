@@ -214,8 +214,9 @@ class OpenWriteResponse(_message.Message):
     def __init__(self, ticket: _Optional[str] = ..., already_stored: bool = ..., stored: _Optional[_Union[StoredBlob, _Mapping]] = ...) -> None: ...
 
 class PullFragmentRequest(_message.Message):
-    __slots__ = ["authority", "hash", "intent", "max_bytes_per_second", "request_id", "signature", "source_blob_id", "source_code", "sources"]
+    __slots__ = ["authority", "called_off", "hash", "intent", "max_bytes_per_second", "request_id", "signature", "source_blob_id", "source_code", "sources"]
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    CALLED_OFF_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
     INTENT_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
@@ -225,6 +226,7 @@ class PullFragmentRequest(_message.Message):
     SOURCE_BLOB_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_CODE_FIELD_NUMBER: _ClassVar[int]
     authority: _membership_pb2.Authority
+    called_off: bool
     hash: str
     intent: WriteIntent
     max_bytes_per_second: int
@@ -233,7 +235,7 @@ class PullFragmentRequest(_message.Message):
     source_blob_id: str
     source_code: str
     sources: _containers.RepeatedCompositeFieldContainer[FragmentSource]
-    def __init__(self, request_id: _Optional[str] = ..., authority: _Optional[_Union[_membership_pb2.Authority, _Mapping]] = ..., intent: _Optional[_Union[WriteIntent, _Mapping]] = ..., hash: _Optional[str] = ..., signature: _Optional[bytes] = ..., source_blob_id: _Optional[str] = ..., source_code: _Optional[str] = ..., sources: _Optional[_Iterable[_Union[FragmentSource, _Mapping]]] = ..., max_bytes_per_second: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., authority: _Optional[_Union[_membership_pb2.Authority, _Mapping]] = ..., intent: _Optional[_Union[WriteIntent, _Mapping]] = ..., hash: _Optional[str] = ..., signature: _Optional[bytes] = ..., source_blob_id: _Optional[str] = ..., source_code: _Optional[str] = ..., sources: _Optional[_Iterable[_Union[FragmentSource, _Mapping]]] = ..., max_bytes_per_second: _Optional[int] = ..., called_off: bool = ...) -> None: ...
 
 class PullFragmentResponse(_message.Message):
     __slots__ = ["held"]

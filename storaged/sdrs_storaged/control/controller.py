@@ -132,7 +132,13 @@ class Controller:
         )
         self.node_questions = NodeQuestions(self.members, look)
         self.disks = Disks(
-            tables, self.members, self.events, look, lambda: upkeep.stocks.held, changed=self._membership_changed
+            tables,
+            self.members,
+            self.events,
+            look,
+            self.losses,
+            lambda: upkeep.stocks.held,
+            changed=self._membership_changed,
         )
 
     @classmethod
@@ -208,7 +214,7 @@ class Controller:
         found += _some(troubled, "groups are in trouble")
         found += _some(
             [
-                f"checkpoint {save.title} has no live copy of some blob: it comes back with its nodes"
+                f"checkpoint {save.title} is not in reach: it comes back with the nodes and disks that hold it"
                 for save in self.repairer.unavailable.values()
             ],
             "checkpoints are unavailable",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sdrs_core.checkpoints import Blob, Holder, Save, Shard
-from sdrs_core.cluster import Node, Order
+from sdrs_core.cluster import Node, NodeState, Order
 from sdrs_core.codes import MIRROR
-from sdrs_core.errors import CorruptDataError, UnavailableError
+from sdrs_core.errors import CorruptDataError, SdrsError, UnavailableError
 from sdrs_core.ids import BlobId, DiskId, NodeId, PoolName, SaveId
 from sdrs_core.repair import Copy, Trim
 from sdrs_core.stocks import fragment_bytes
@@ -21,6 +22,29 @@ from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 
 log = get_log("copier")
+
+# How often a long order is looked after.
+_LOOK_SECONDS = 1.0
+
+_CALL_OFF_SECONDS = 5.0
+
+
+class CalledOffError(UnavailableError):
+    """Something more urgent is in need of the blob or the node. It never crosses the wire."""
+
+
+@dataclass(slots=True)
+class Leash:
+    """How what is under way is held back. ``limit``: bytes a second that each order of it may take, as it is now; 0: as
+    fast as it goes.
+    """
+
+    limit: Callable[[], int]
+    is_called_off: bool = False
+
+    def check(self) -> None:
+        if self.is_called_off:
+            raise CalledOffError("called off for something more urgent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +80,8 @@ class Pull:
     pool: PoolName
     # 0: as fast as it goes.
     max_bytes_per_second: int = 0
+    # Whoever makes it stops.
+    is_called_off: bool = False
 
 
 class CopyCommands(Protocol):
@@ -85,7 +111,7 @@ class Copier:
         self._claims = claims
 
     async def copy(
-        self, save: Save, stored: Stored[Shard], action: Copy, pool: PoolName, max_bytes_per_second: int = 0
+        self, save: Save, stored: Stored[Shard], action: Copy, pool: PoolName, leash: Leash
     ) -> Holder | None:
         """The holder, once the fragment is durable and on record; None if nobody wants it any more."""
         blob, name = action.blob, (action.blob.id, action.fragment_index)
@@ -93,24 +119,56 @@ class Copier:
         with self._claims.take(action.target, [name]) as mine:
             if not mine:
                 raise UnavailableError(f"blob {blob.id} is being worked on at node {action.target}")
-            pull = Pull(save, stored.value, blob, action.fragment_index, action.source, pool, max_bytes_per_second)
-            holder = await self.pull(action.target, pull, action.sources)
+            pull = Pull(save, stored.value, blob, action.fragment_index, action.source, pool)
+            holder = await self.pull(action.target, pull, action.sources, leash)
             reach("repair.pulled")
             wanted = await self._holders.add(stored.key, blob.id, holder)
         log.info("copy_made", blob=blob.id, node=holder.node_id, job=save.job, step=save.step, recorded=wanted)
         return holder if wanted else None
 
-    async def pull(self, target: NodeId, pull: Pull, sources: Sequence[Holder]) -> Holder:
+    async def pull(self, target: NodeId, pull: Pull, sources: Sequence[Holder], leash: Leash) -> Holder:
         """The fragment is durable there, and of this blob. Whoever asks for it has a claim on it."""
         node, blob, index = self._members.node(target), pull.blob, pull.fragment_index
         # A node may not have heard of a newer controller yet (P14), or of why this one is frozen (P18).
         await self._records.check_leading()
         of_nodes = [(self._members.node(source.node_id), source) for source in sources]
-        held = await self._nodes.pull_fragment(node, pull, of_nodes, await self._members.order(node.id))
+        held = await self._ordered(node, pull, of_nodes, leash)
         problem = difference(held, blob, index)
         if problem:
             raise CorruptDataError(f"node {node.id} made fragment {index} of blob {blob.id}: {problem}")
         return Holder(node.id, held.disk_id, index, held.hash)
+
+    async def _ordered(
+        self, node: Node, pull: Pull, sources: Sequence[tuple[Node, Holder]], leash: Leash
+    ) -> HeldFragment:
+        """It may take hours. A node that went down is not waited for. When the limit changes the order is given again:
+        who makes this fragment already goes on with it, as fast as it is told then.
+        """
+        while True:
+            leash.check()
+            asked = replace(pull, max_bytes_per_second=leash.limit())
+            order = await self._members.order(node.id)
+            calling = asyncio.ensure_future(self._nodes.pull_fragment(node, asked, sources, order))
+            try:
+                while leash.limit() == asked.max_bytes_per_second:
+                    await asyncio.wait([calling], timeout=_LOOK_SECONDS)
+                    if calling.done():
+                        return calling.result()
+                    if self._members.node(node.id).state is NodeState.DOWN:
+                        raise UnavailableError(f"node {node.id} went down while it made a fragment of {pull.blob.id}")
+                    if leash.is_called_off:
+                        await self._call_off(node, asked, order)
+                        leash.check()
+            finally:
+                calling.cancel()
+                await asyncio.gather(calling, return_exceptions=True)
+
+    async def _call_off(self, node: Node, pull: Pull, order: Order) -> None:
+        try:
+            async with asyncio.timeout(_CALL_OFF_SECONDS):
+                await self._nodes.pull_fragment(node, replace(pull, is_called_off=True), (), order)
+        except (SdrsError, TimeoutError):
+            return  # as it is answered; if it is not, the fragment is an orphan some time
 
     async def trim(self, stored: Stored[Shard], action: Trim, kept: Sequence[Holder]) -> None:
         """``kept``: the fragments that make this one dispensable; each is looked at first."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from sdrs_core.checkpoints import Save
 from sdrs_core.cluster import Disk, DiskState, NodeState
-from sdrs_core.departures import shortage_without
+from sdrs_core.departures import is_dispensable, shortage_without
 from sdrs_core.errors import InvalidArgumentError, NotFoundError, RefusedError
 from sdrs_core.ids import DiskId, NodeId
 from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.fresh_look import FreshLook
 from sdrs_storaged.control.held import Held
+from sdrs_storaged.control.losses import Losses
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.tables import NodeRecord, Tables
 from sdrs_storaged.logs import get_log
@@ -32,6 +34,14 @@ class NodeDisk:
     is_absent: bool
 
 
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """What a disk held that will not come back: fragments that are made anew, and checkpoints that went with it."""
+
+    fragment_count: int
+    lost: Sequence[Save] = ()
+
+
 class Disks:
     def __init__(
         self,
@@ -39,6 +49,7 @@ class Disks:
         members: Members,
         events: Events,
         look: FreshLook,
+        losses: Losses,
         held: Callable[[], Held],
         *,
         changed: Callable[[], None],
@@ -47,6 +58,7 @@ class Disks:
         self._members = members
         self._events = events
         self._look = look
+        self._losses = losses
         self._held = held
         self._changed = changed
 
@@ -132,8 +144,10 @@ class Disks:
 
     # Giving up
 
-    async def give_up(self, name: str) -> int:
-        """The disk will not come back: what it held is made anew elsewhere. How many blobs that concerns."""
+    async def give_up(self, name: str, *, accept_data_loss: bool = False) -> GivenUp:
+        """The disk will not come back: what it held is made anew elsewhere. What nobody else brings back is given up in
+        so many words (I4), or else the disk stays on record, with all that may return with it.
+        """
         async with self._members.shrinking:
             found = self.find(name)
             disk_id, node_id = found.disk.id, found.node_id
@@ -158,10 +172,19 @@ class Disks:
                     retired_disks=_with(record.retired_disks, disk_id),
                 )
 
-            lost = await self._look.on_disk(disk_id)
+            on_disk = await self._look.on_disk(disk_id)
+            found_without = await self._look.without_disk(disk_id)
+            answer = is_dispensable(disk_id, found_without.facts(), accept_data_loss=accept_data_loss)
+            if not answer.is_safe:
+                raise RefusedError(answer.why, node=node_id)
+            readable = [stored for stored in found_without.only_here if stored.value.state.is_readable]
+            self._losses.check_releasable(readable)
             what = f"disk {disk_id} is given up: what it held is made anew"
             await self._store(node_id, edit, "disk_replaced", what)
-        return lost.count
+            # Only now: a failed disk may be readable until it is given up. If it ends here, they are unavailable and on
+            # record, and saying it again finds them.
+            lost = await self._losses.give_up(readable, f"data loss accepted with the replacement of disk {disk_id}")
+        return GivenUp(on_disk.count, lost)
 
     async def _store(self, node_id: NodeId, edit: Callable[[NodeRecord], NodeRecord], kind: str, what: str) -> None:
         async with self._tables.change():

@@ -1,4 +1,4 @@
-"""A fresh and complete look through the catalog, for one node: what is on it, and what would be without it."""
+"""A fresh and complete look through the catalog, for one node or disk: what is on it, and what would be without it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Sto
 
 _MAX_NAMED = 20
 
+# What is looked at: whether this holder is on the node or the disk in question.
+Place = Callable[[Holder], bool]
+
 
 class Trouble(Enum):
     # Not readable then, though it is now.
@@ -33,7 +36,7 @@ class Trouble(Enum):
     SHORT = "short"
     # Under way, with a shard there.
     PENDING = "pending"
-    # No other node, be it up or down, has enough of it.
+    # Nobody else, be it up or down, has enough of it.
     ONLY_HERE = "only here"
 
 
@@ -81,34 +84,40 @@ class FreshLook:
 
     async def without(self, node_id: NodeId) -> Found:
         """RefusedError while nobody can tell, because the catalog is closed or a record cannot be read."""
+        return await self._look(_on_node(node_id))
+
+    async def without_disk(self, disk_id: DiskId) -> Found:
+        return await self._look(lambda holder: holder.disk_id == disk_id)
+
+    async def _look(self, is_there: Place) -> Found:
         await self._records.check_leading()
         try:
-            return await self._without(node_id)
+            return await self._without(is_there)
         except (CorruptDataError, NotFoundError) as error:
             raise RefusedError(f"cannot be told, the catalog cannot be read: {error.message}") from error
 
-    async def _without(self, node_id: NodeId) -> Found:
+    async def _without(self, is_there: Place) -> Found:
         found = Found()
         async for stored in self._saves():
             save, troubles = stored.value, set[Trouble]()
             nodes = self._stocks()
             async for shard in self._records.all(keys.shards(save.save_id), Shard):
-                for blob in _touched(shard.value, node_id):
+                for blob in _touched(shard.value, is_there):
                     if save.state is SaveState.PENDING:
                         troubles.add(Trouble.PENDING)
                         continue
-                    is_only_here = not _is_elsewhere(shard.value, blob, node_id)
+                    is_only_here = not _is_elsewhere(shard.value, blob, is_there, nodes)
                     if is_only_here:
                         troubles.add(Trouble.ONLY_HERE)
                     # A deleted save is given up already; who needed this blob of it is named below.
                     is_given_up = is_only_here and save.state is SaveState.RETIRED
                     if save.state.is_kept and not is_given_up:
                         found.held_blobs += 1
-                        found.held_bytes += _held_bytes(blob, node_id)
-                        troubles.update(self._troubles(save, shard.value, blob, nodes, node_id))
+                        found.held_bytes += _held_bytes(blob, is_there)
+                        troubles.update(self._troubles(save, shard.value, blob, nodes, is_there))
                 # Counted with its home, which it would be lost with.
                 for home, blob in await self._homes.referred(shard.value):
-                    if blob in _touched(home.value, node_id) and not _is_elsewhere(home.value, blob, node_id):
+                    if blob in _touched(home.value, is_there) and not _is_elsewhere(home.value, blob, is_there, nodes):
                         troubles.add(Trouble.ONLY_HERE)
             found.note(stored, troubles)
         return found
@@ -135,11 +144,11 @@ class FreshLook:
                 yield stored
 
     def _troubles(
-        self, save: Save, shard: Shard, blob: Blob, nodes: Mapping[NodeId, Stock], node_id: NodeId
+        self, save: Save, shard: Shard, blob: Blob, nodes: Mapping[NodeId, Stock], is_there: Place
     ) -> Iterator[Trouble]:
         forms = [blob, *filter(None, [twin_of(shard, blob)])]
         now = [is_readable(form, _in_reach(form, nodes)) for form in forms]
-        then = [is_readable(form, _elsewhere(_in_reach(form, nodes), node_id)) for form in forms]
+        then = [is_readable(form, _elsewhere(_in_reach(form, nodes), is_there)) for form in forms]
         if any(now) and not any(then):
             yield Trouble.UNREADABLE
         pool = self._members.pool(save.pool)
@@ -147,7 +156,7 @@ class FreshLook:
         home = pool if is_own else self._mirror_pool(pool, save)
         if home is None or not (is_own or counted(blob)):
             return  # a mirror that nobody wants any more, and perhaps is being dropped already
-        left = [h for h in _elsewhere(_in_reach(blob, nodes), node_id) if not _is_failing(h, nodes)]
+        left = [h for h in _elsewhere(_in_reach(blob, nodes), is_there) if not _is_failing(h, nodes)]
         if standing(present_form(blob, home), left, self._members.domains()) is not Standing.FULL:
             yield Trouble.SHORT
 
@@ -162,15 +171,16 @@ class FreshLook:
         async for stored in self._records.all(keys.SAVES, Save):
             if stored.value.state.is_kept:
                 async for shard in self._records.all(keys.shards(stored.value.save_id), Shard):
-                    if any(_touched(shard.value, node_id)):
+                    if any(_touched(shard.value, _on_node(node_id))):
                         await self._forget(shard, node_id)
 
     async def _forget(self, shard: Stored[Shard], node_id: NodeId) -> None:
+        is_there, nodes = _on_node(node_id), self._stocks()
         for _ in range(MAX_TRIES):
             stripped = replace(
                 shard.value,
-                blobs=tuple(_stripped(shard.value, blob, node_id) for blob in shard.value.blobs),
-                mirrors=tuple(_stripped(shard.value, blob, node_id) for blob in shard.value.mirrors),
+                blobs=tuple(_stripped(shard.value, blob, is_there, nodes) for blob in shard.value.blobs),
+                mirrors=tuple(_stripped(shard.value, blob, is_there, nodes) for blob in shard.value.mirrors),
             )
             try:
                 await self._records.commit([shard.unchanged()], [put(shard.key, stripped)])
@@ -182,29 +192,43 @@ class FreshLook:
                 shard = again
 
 
-def _touched(shard: Shard, node_id: NodeId) -> Iterable[Blob]:
-    return (blob for blob in shard.all_blobs if any(holder.node_id == node_id for holder in blob.holders))
+def _on_node(node_id: NodeId) -> Place:
+    return lambda holder: holder.node_id == node_id
 
 
-def _elsewhere(holders: Iterable[Holder], node_id: NodeId) -> list[Holder]:
-    return [holder for holder in holders if holder.node_id != node_id]
+def _touched(shard: Shard, is_there: Place) -> Iterable[Blob]:
+    return (blob for blob in shard.all_blobs if any(is_there(holder) for holder in blob.holders))
 
 
-def _is_elsewhere(shard: Shard, blob: Blob, node_id: NodeId) -> bool:
-    """Whether others on record, be they up or down, have enough of it, in this form or the other."""
+def _elsewhere(holders: Iterable[Holder], is_there: Place) -> list[Holder]:
+    return [holder for holder in holders if not is_there(holder)]
+
+
+def _is_elsewhere(shard: Shard, blob: Blob, is_there: Place, nodes: Mapping[NodeId, Stock]) -> bool:
+    """Whether others on record, be they up or down, have enough of it, in this form or the other. A disk that was given
+    up is not counted on.
+    """
     forms = [blob, *filter(None, [twin_of(shard, blob)])]
-    return any(is_readable(form, _elsewhere(counted(form), node_id)) for form in forms)
+    for form in forms:
+        others = [holder for holder in _elsewhere(counted(form), is_there) if not _is_given_up(holder, nodes)]
+        if is_readable(form, others):
+            return True
+    return False
 
 
-def _stripped(shard: Shard, blob: Blob, node_id: NodeId) -> Blob:
+def _is_given_up(holder: Holder, nodes: Mapping[NodeId, Stock]) -> bool:
+    return holder.node_id in nodes and holder.disk_id in nodes[holder.node_id].retired_disks
+
+
+def _stripped(shard: Shard, blob: Blob, is_there: Place, nodes: Mapping[NodeId, Stock]) -> Blob:
     """Never what nobody else has: it would be forgotten (I4)."""
-    if not _is_elsewhere(shard, blob, node_id):
+    if not _is_elsewhere(shard, blob, is_there, nodes):
         return blob
-    return replace(blob, holders=tuple(_elsewhere(blob.holders, node_id)))
+    return replace(blob, holders=tuple(_elsewhere(blob.holders, is_there)))
 
 
-def _held_bytes(blob: Blob, node_id: NodeId) -> int:
-    return sum(fragment_bytes(blob, holder.fragment_index) for holder in blob.holders if holder.node_id == node_id)
+def _held_bytes(blob: Blob, is_there: Place) -> int:
+    return sum(fragment_bytes(blob, holder.fragment_index) for holder in blob.holders if is_there(holder))
 
 
 def _in_reach(blob: Blob, nodes: Mapping[NodeId, Stock]) -> list[Holder]:

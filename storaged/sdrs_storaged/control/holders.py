@@ -61,6 +61,13 @@ class HolderRecords:
         revision = await self._records.commit([stored.unchanged()], [put(stored.key, shard)])
         return Stored(stored.key, shard, revision)
 
+    async def forget(self, stored: Stored[Shard], blob_id: BlobId, holder: Holder) -> None:
+        """It will not come back, and others have enough. It holds only for the very record on which it was decided."""
+        blob = find_blob(stored.value, blob_id)
+        if blob is not None:
+            left = replace(blob, holders=tuple(known for known in blob.holders if known != holder))
+            await self._records.commit([stored.unchanged()], [put(stored.key, with_blob(stored.value, left))])
+
     async def remove(self, shard_key: str, blob_id: BlobId, holder: Holder) -> Removal:
         """The fragment is not there: lost, bad, or dropped as it was told."""
         outcome = Removal.MOVED

@@ -46,15 +46,18 @@ class Losses:
         """Into the trash, from where they can be brought back within the grace period. What came into reach again
         meanwhile is kept. Those that were given up are returned.
         """
-        held = [stored.value.title for stored in saves if stored.value.held]
-        if held:
-            raise RefusedError(f'{", ".join(held[:8])} is held: release it first with "sdrs ckpt release JOB STEP"')
+        self.check_releasable(saves)
         given_up = []
         for stored in saves:
             if not await self._is_available(stored.value):
                 given_up.append(await self._catalog.discard(stored, why=why))
                 log.error("checkpoint_given_up", job=stored.value.job, step=stored.value.step, why=why)
         return given_up
+
+    def check_releasable(self, saves: Sequence[Stored[Save]]) -> None:
+        held = [stored.value.title for stored in saves if stored.value.held]
+        if held:
+            raise RefusedError(f'{", ".join(held[:8])} is held: release it first with "sdrs ckpt release JOB STEP"')
 
     async def _is_available(self, save: Save, on: Set[NodeId] | None = None) -> bool:
         nodes = self._stocks.now()

@@ -22,7 +22,7 @@ from sdrs_core.repair import Decision
 from sdrs_core.reshaping import Make, is_good_enough, plan_make
 from sdrs_core.soundness import counted
 from sdrs_storaged.control.claims import Claims
-from sdrs_storaged.control.copier import Copier, Pull
+from sdrs_storaged.control.copier import Copier, Leash, Pull
 from sdrs_storaged.control.holders import HolderRecords
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.mirrors import Drop
@@ -34,7 +34,7 @@ from sdrs_storaged.logs import get_log
 log = get_log("maker")
 
 # Waits until nobody else makes something at this node, and keeps it.
-Reserve = Callable[[NodeId], AbstractAsyncContextManager[None]]
+Reserve = Callable[[NodeId, Leash], AbstractAsyncContextManager[None]]
 
 
 class Maker:
@@ -52,7 +52,7 @@ class Maker:
         pool: Pool,
         view: View,
         reserve: Reserve,
-        max_bytes_per_second: int = 0,
+        leash: Leash,
     ) -> Blob | None:
         """The new blob, once all of it is durable and on record; None if nobody wants it any more."""
         old = action.blob
@@ -64,10 +64,10 @@ class Maker:
                 while targets:
                     index, target = targets.pop(0)
                     claims.enter_context(self._claims.take(target, [(new.id, index)]))
-                    pull = Pull(save, stored.value, new, index, action.source, pool.name, max_bytes_per_second)
+                    pull = Pull(save, stored.value, new, index, action.source, pool.name)
                     try:
-                        async with reserve(target):
-                            made.append(await self._copier.pull(target, pull, action.sources))
+                        async with reserve(target, leash):
+                            made.append(await self._copier.pull(target, pull, action.sources, leash))
                     except SdrsError as error:
                         if not self._is_refusal(error, target):
                             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from sdrs_core.balance import Balance
@@ -14,8 +14,8 @@ from sdrs_core.ids import NodeId
 from sdrs_core.repair import Action, Copy, Forget, Trim
 from sdrs_core.reshaping import Make
 from sdrs_storaged.control.clock import Clock
-from sdrs_storaged.control.copier import Copier
-from sdrs_storaged.control.holders import HolderRecords, Removal, find_blob
+from sdrs_storaged.control.copier import Copier, Leash
+from sdrs_storaged.control.holders import HolderRecords, find_blob
 from sdrs_storaged.control.jobs import Job
 from sdrs_storaged.control.maker import Maker
 from sdrs_storaged.control.mirrors import Drop
@@ -23,7 +23,6 @@ from sdrs_storaged.control.progress import Meter, RepairTotals
 from sdrs_storaged.control.prospects import Prospect, Prospects
 from sdrs_storaged.control.records import MAX_TRIES, ConflictError, Records, Stored
 from sdrs_storaged.control.stocks import Stocks, View
-from sdrs_storaged.control.throttle import Throttle
 
 
 class Mender:
@@ -35,7 +34,6 @@ class Mender:
         holders: HolderRecords,
         copier: Copier,
         maker: Maker,
-        throttle: Throttle,
         clock: Clock,
     ) -> None:
         self._records = records
@@ -44,15 +42,15 @@ class Mender:
         self._holders = holders
         self._copier = copier
         self._maker = maker
-        self._throttle = throttle
         self._clock = clock
         self._freed = asyncio.Event()
+        self.on_freed: Callable[[], None] = lambda: None
         # Where something is being made: one at a time for each.
-        self.busy: set[NodeId] = set()
+        self.busy: dict[NodeId, Leash] = {}
         self.totals = RepairTotals()
         self.meter = Meter(clock)
 
-    async def mend(self, job: Job) -> NodeId | None:
+    async def mend(self, job: Job, leash: Leash) -> NodeId | None:
         """The node that it has to wait for, if it has."""
         save = job.save.value
         refusal: SdrsError | None = None
@@ -68,10 +66,12 @@ class Mender:
                 if refusal:
                     raise refusal
                 return None
+            if isinstance(action, Copy | Make) and prospect.action and prospect.urgency[0] > job.urgency[0]:
+                return None  # less urgent than what there was to do: a later survey says when
             if isinstance(action, Copy) and action.target in self.busy:
                 return action.target
             try:
-                if not await self._act(save, stored, prospect, action, view):
+                if not await self._act(save, stored, prospect, action, view, leash):
                     return None
                 refusal = None
             except ConflictError:
@@ -85,18 +85,23 @@ class Mender:
         return None
 
     async def _act(
-        self, save: Save, stored: Stored[Shard], prospect: Prospect, action: Action | Drop, view: View
+        self,
+        save: Save,
+        stored: Stored[Shard],
+        prospect: Prospect,
+        action: Action | Drop,
+        view: View,
+        leash: Leash,
     ) -> bool:
         """False if nobody wants more to be done about it."""
         if isinstance(action, Copy):
-            return await self._copy(save, stored, action, prospect.pool)
+            return await self._copy(save, stored, action, prospect.pool, leash)
         if isinstance(action, Make):
-            return await self._make(save, stored, action, prospect.pool, view)
+            return await self._make(save, stored, action, prospect.pool, view, leash)
         if isinstance(action, Forget):
-            removal = await self._holders.remove(stored.key, action.blob.id, action.holder)
-            if removal is Removal.REMOVED:
-                self._stocks.held.remove(action.blob, action.holder)
-            return removal is Removal.REMOVED
+            await self._holders.forget(stored, action.blob.id, action.holder)
+            self._stocks.held.remove(action.blob, action.holder)
+            return True
         if isinstance(action, Trim):
             kept = [holder for holder in prospect.decision.live if holder != action.holder]
             await self._copier.trim(stored, action, kept)
@@ -114,11 +119,10 @@ class Mender:
         for holder in holders:
             self._stocks.held.remove(blob, holder)
 
-    async def _copy(self, save: Save, stored: Stored[Shard], action: Copy, pool: Pool) -> bool:
-        limit = self._throttle.settings.bytes_per_second_each
+    async def _copy(self, save: Save, stored: Stored[Shard], action: Copy, pool: Pool, leash: Leash) -> bool:
         began_seconds = self._clock.monotonic_seconds()
-        async with self._reserve(action.target):
-            holder = await self._copier.copy(save, stored, action, pool.name, limit)
+        async with self._reserve(action.target, leash):
+            holder = await self._copier.copy(save, stored, action, pool.name, leash)
         if holder is None:
             return False
         self.meter.add(began_seconds, action.size_bytes)
@@ -126,10 +130,11 @@ class Mender:
         self._stocks.held.add(action.blob, holder)
         return True
 
-    async def _make(self, save: Save, stored: Stored[Shard], action: Make, pool: Pool, view: View) -> bool:
-        limit = self._throttle.settings.bytes_per_second_each
+    async def _make(
+        self, save: Save, stored: Stored[Shard], action: Make, pool: Pool, view: View, leash: Leash
+    ) -> bool:
         began_seconds = self._clock.monotonic_seconds()
-        made = await self._maker.make(save, stored, action, pool, view, self._reserve, limit)
+        made = await self._maker.make(save, stored, action, pool, view, self._reserve, leash)
         if made is None:
             return False
         self.meter.add(began_seconds, action.size_bytes)
@@ -141,21 +146,24 @@ class Mender:
                 self._stocks.held.remove(action.blob, holder)
         return True
 
-    async def freed(self) -> None:
-        """Some node is no longer busy."""
-        self._freed.clear()
-        await self._freed.wait()
+    def call_off(self, leash: Leash) -> None:
+        """What is on it ends soon, and is found again by a later survey."""
+        leash.is_called_off = True
+        self._freed.set()
 
     @asynccontextmanager
-    async def _reserve(self, node_id: NodeId) -> AsyncIterator[None]:
+    async def _reserve(self, node_id: NodeId, leash: Leash) -> AsyncIterator[None]:
         while node_id in self.busy:
-            await self.freed()
-        self.busy.add(node_id)
+            self._freed.clear()
+            await self._freed.wait()
+            leash.check()
+        self.busy[node_id] = leash
         try:
             yield
         finally:
-            self.busy.discard(node_id)
+            del self.busy[node_id]
             self._freed.set()
+            self.on_freed()
 
 
 def _move(job: Job, blob: Blob, prospect: Prospect, view: View) -> Copy | None:

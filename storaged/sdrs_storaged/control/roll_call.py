@@ -13,7 +13,7 @@ from dataclasses import replace
 from sdrs_core.checkpoints import Blob, Holder, Save, Shard
 from sdrs_core.errors import SdrsError, StaleTermError
 from sdrs_core.failover import Liveness
-from sdrs_core.ids import BlobId, NodeId
+from sdrs_core.ids import BlobId, DiskId, NodeId
 from sdrs_core.soundness import counted, is_readable
 from sdrs_core.stocks import Stock
 from sdrs_storaged.control.catalog import Catalog
@@ -47,11 +47,13 @@ class RollCall:
         self._nodes = nodes
         self._clock = clock
         self._up: frozenset[NodeId] = frozenset()
+        # The disks of those who are up, without what was given up.
+        self._disks: dict[NodeId, frozenset[DiskId]] = {}
         # To be asked in the next scan; being asked in this one; asked in this one without an answer.
         self._due: set[NodeId] = set()
         self._asking: set[NodeId] = set()
         self._failed: set[NodeId] = set()
-        # Somebody came or went since the scan before.
+        # A node or a disk came or went since the scan before.
         self.has_changed = False
         self._broke_off = False
         # Who lost which blob on the page looked at last: as good as any other node to get it again.
@@ -66,10 +68,13 @@ class RollCall:
     def begin(self, stocks: Mapping[NodeId, Stock]) -> None:
         self.waited_seconds = 0.0
         up = frozenset(node_id for node_id, stock in stocks.items() if stock.liveness is Liveness.UP)
+        disks = {node_id: stocks[node_id].disks - stocks[node_id].retired_disks for node_id in up}
         # A scan that broke off has not told everybody who should know.
-        self.has_changed = up != self._up or self._broke_off
-        self._due |= up - self._up
-        self._up = up
+        self.has_changed = up != self._up or disks != self._disks or self._broke_off
+        # What is on a disk that came (back), or is to be used after all, is compared like what a node came back with.
+        returned = {node_id for node_id in up if disks[node_id] - self._disks.get(node_id, frozenset())}
+        self._due |= (up - self._up) | returned
+        self._up, self._disks = up, disks
         self._asking, self._due = self._due & up, self._due - up
         self._failed = set()
 

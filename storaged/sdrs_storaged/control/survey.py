@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sdrs_core.balance import Balance
 from sdrs_core.checkpoints import Blob, Save, Shard
@@ -12,7 +12,7 @@ from sdrs_core.errors import CorruptDataError, NotFoundError
 from sdrs_core.ids import BlobId, NodeId
 from sdrs_core.levels import Level
 from sdrs_core.mirroring import twin_of
-from sdrs_core.redundancy import Standing, level_of, standing
+from sdrs_core.redundancy import Standing, level_of, level_once_lowered, standing
 from sdrs_core.repair import Copy, Urgency
 from sdrs_core.whereabouts import domains_of
 from sdrs_storaged.control import keys
@@ -46,7 +46,10 @@ class _Found:
     """Of one save, as its shards are looked at."""
 
     level: Level
+    # Not all is there, and compared with the record; and what is not there is not waited for either.
     degraded: bool = False
+    is_lacking: bool = False
+    codes: set[str] = field(default_factory=set)
     is_available: bool = True
 
 
@@ -182,6 +185,8 @@ class Surveyor:
         reached = standing(decision.form, counted, domains_of(blob, survey.view.nodes))
         found.level = min(found.level, level_of(pool, decision.form, reached))
         found.degraded |= reached < Standing.FULL or decision.form.code != prospect.wish.wanted.code
+        found.is_lacking |= decision.is_lacking
+        found.codes.add(blob.code)
         twin = twin_of(shard.value, blob)
         if twin is None:
             mirrored.is_full = mirrored.is_readable = False
@@ -232,23 +237,33 @@ class Surveyor:
             self._count_mirror(self._prospects.of(save, home.value, twin, survey.view), mirrored)
 
     async def _record(self, stored: Stored[Save], survey: Survey, found: _Found) -> None:
-        """The level once reached is history: it rises, and never falls (P4, I6)."""
-        save = stored.value
+        """The level once reached is history: it rises, and falls only when an operator lowered that of the pool (P4,
+        I6). That it is short of redundancy is told beside it: not while a node is waited for, which would cost two
+        writes for each checkpoint and reboot.
+        """
+        save = before = stored.value
 
         def edit(known: Save) -> Save:
-            if found.level > known.level:
+            nonlocal before
+            before = known
+            level = level_once_lowered(self._members.pool(save.pool), known.level, found.codes)
+            if found.level > level:
                 return replace(known, level=found.level, degraded=found.degraded)
-            return replace(known, degraded=known.degraded and found.degraded)
+            return replace(known, level=level, degraded=found.degraded and (known.degraded or found.is_lacking))
 
         if edit(save) == save:
             return
         raised = await self._catalog.amend(stored.key, save.save_id, edit)
-        if raised and (raised.level > save.level or not raised.degraded):
+        if raised and raised.level < before.level:
+            log.info("level_lowered", job=save.job, step=save.step, fault_level=str(raised.level))
+        elif raised and raised.degraded and not before.degraded:
+            log.warning("checkpoint_degraded", job=save.job, step=save.step)
+        elif raised and (raised.level > save.level or not raised.degraded):
             survey.raised.append(raised)
             log.info("level_raised", job=save.job, step=save.step, fault_level=str(raised.level))
 
     async def _find(self, lost: Sequence[tuple[str, Blob]], view: View, survey: Survey) -> bool:
-        """True if nothing is lost after all. Who is up is asked when somebody came or went, not again and again."""
+        """True if nothing is lost after all. Who is up is asked when a node or disk came or went, not each time."""
         if not lost or not self._roll_call.has_changed:
             return not lost
         adopted = await self._strays.adopt(lost, view.nodes)

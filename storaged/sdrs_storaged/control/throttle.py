@@ -18,10 +18,10 @@ class RepairSettings:
     bytes_per_second: int = 0
     concurrency: int = 2
 
-    @property
-    def bytes_per_second_each(self) -> int:
-        """For each of those that are made at once."""
-        return max(1, self.bytes_per_second // self.concurrency) if self.bytes_per_second else 0
+    def bytes_per_second_each(self, at_once: int = 0) -> int:
+        """For each of those that are made at once, which may be more than it says: see ``Repairer``."""
+        each = self.bytes_per_second // max(self.concurrency, at_once)
+        return max(1, each) if self.bytes_per_second else 0
 
 
 class Throttle:
@@ -31,6 +31,12 @@ class Throttle:
         self._records = records
         self._default = default
         self.settings = default
+        # How many are under way.
+        self.at_once = 0
+
+    def limit(self) -> int:
+        """Bytes a second for each of those under way, as it is now; 0: no limit."""
+        return self.settings.bytes_per_second_each(self.at_once)
 
     async def load(self) -> None:
         stored = await self._records.get(keys.REPAIR, RepairSettings)

@@ -92,7 +92,7 @@ class Upkeep:
                 limit=_MAX_REPAIR_JOBS,
             ),
             roll_call,
-            Mender(records, stocks, prospects, holders, copier, maker, throttle, clock),
+            Mender(records, stocks, prospects, holders, copier, maker, clock),
             stocks,
             throttle,
             RepairNews(events),

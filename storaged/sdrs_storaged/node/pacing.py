@@ -18,6 +18,8 @@ REST_RATIO = 3.0
 _LONGEST_REST_SECONDS = 0.5
 # Peers give up on who takes nothing for longer: a limit that would need more is not kept quite.
 _LONGEST_PAUSE_SECONDS = 10.0
+# A new limit is heard of after a nap.
+_LONGEST_NAP_SECONDS = 1.0
 
 
 class Pace:
@@ -40,6 +42,19 @@ class Pace:
         self._sleep = sleep
         self._resumed = self._due = clock()
         self._waited_seconds = 0.0
+        self._is_changed = False
+        self._ended_because = ""
+
+    def set_limit(self, max_bytes_per_second: int) -> None:
+        """From now on; from any thread. What was waited for because of the old one is not owed any more."""
+        if max_bytes_per_second != self._max_bytes_per_second:
+            self._max_bytes_per_second = max_bytes_per_second
+            self._is_changed = True
+
+    def end(self, why: str) -> None:
+        """From any thread: whoever works at this pace hears of it after the next piece."""
+        self._ended_because = why
+        self._is_changed = True
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -56,12 +71,18 @@ class Pace:
         if self._is_busy():
             worked_seconds = now - self._resumed - self._waited_seconds
             pause_seconds = min(REST_RATIO * worked_seconds, _LONGEST_REST_SECONDS)
-        if self._max_bytes_per_second:
+        limit = self._max_bytes_per_second
+        if self._is_changed:
+            self._is_changed, self._due = False, now
+        if limit:
             # A slow piece is not made up for by a burst.
-            self._due = max(self._due, self._resumed) + size_bytes / self._max_bytes_per_second
+            self._due = max(self._due, self._resumed) + size_bytes / limit
             pause_seconds = max(pause_seconds, min(self._due - now, _LONGEST_PAUSE_SECONDS))
-        if pause_seconds > 0:
-            self._sleep(pause_seconds)
+        while pause_seconds > 0 and not self._is_changed:
+            self._sleep(min(pause_seconds, _LONGEST_NAP_SECONDS))
+            pause_seconds -= _LONGEST_NAP_SECONDS
+        if self._ended_because:
+            raise UnavailableError(self._ended_because)
         self._resumed, self._waited_seconds = self._clock(), 0.0
 
 

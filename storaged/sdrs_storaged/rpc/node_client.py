@@ -86,6 +86,7 @@ class NodeClient:
             source_code=pull.source.code,
             sources=_sources_to(sources),
             max_bytes_per_second=limit,
+            called_off=pull.is_called_off,
         )
         request.signature = signature(order.secret, request)
         timeout_seconds = _LONG_SECONDS + blob.size_bytes / _SLOWEST_PULL_BYTES_PER_SECOND

@@ -6,25 +6,26 @@ table, and what is made with the hash on record, before anything counts (I5, P9)
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sdrs_core.codes import MIRROR
-from sdrs_core.errors import InvalidArgumentError
+from sdrs_core.errors import InvalidArgumentError, UnavailableError
 from sdrs_core.ids import BlobId, check_random_id
 from sdrs_proto import convert
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 from sdrs_storaged.metrics import NodeMetrics
-from sdrs_storaged.node.pacing import Background
+from sdrs_storaged.node.pacing import Background, Pace
 from sdrs_storaged.node.transfers import Slots
 from sdrs_storaged.rpc.blobs import write_intent_from
 from sdrs_storaged.rpc.fragment_streams import FragmentStream, fragment_stream
 from sdrs_storaged.rpc.sources import BlobFacts, Source, Sources
 from sdrs_storaged.rpc.workers import Workers
 from sdrs_storaged.store.engine import FragmentStore
-from sdrs_storaged.store.fragment import FragmentOrigin, StoredFragment
+from sdrs_storaged.store.fragment import FragmentKey, FragmentOrigin, StoredFragment
 
 log = get_log("pull")
 
@@ -41,6 +42,13 @@ class _Order:
     sources: Sequence[Source]
     # Of what is made: the bytes that it is made of are several times as many.
     max_bytes_per_second: int
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    order: _Order
+    pace: Pace
+    stored: asyncio.Future[StoredFragment]
 
 
 class Pulling:
@@ -60,20 +68,41 @@ class Pulling:
         self._background = background
         self._slots = slots
         self._workers = workers
+        self._under_way: dict[FragmentKey, _UnderWay] = {}
 
     async def pull(self, request: pb.PullFragmentRequest) -> StoredFragment:
         """Once the order was found to be the controller's."""
         order = _order_from(request)
+        known = self._under_way.get(order.origin.key)
+        if request.called_off:
+            if known:
+                known.pace.end("the controller called it off for something more urgent")
+            raise UnavailableError(f"the order to make a fragment of blob {order.target.id} is called off")
+        if known and (known.order.target, known.order.source) == (order.target, order.source):
+            # Said again by a controller that wants it faster or slower, or has not heard the answer.
+            known.pace.set_limit(order.max_bytes_per_second)
+            return await asyncio.shield(known.stored)
+        pace = self._background.pace(order.max_bytes_per_second)
+        mine = _UnderWay(order, pace, asyncio.ensure_future(self._pulled(order, pace)))
+        self._under_way[order.origin.key] = mine
+        try:
+            return await asyncio.shield(mine.stored)
+        finally:
+            await asyncio.wait([mine.stored])
+            if self._under_way.get(order.origin.key) is mine:
+                del self._under_way[order.origin.key]
+
+    async def _pulled(self, order: _Order, pace: Pace) -> StoredFragment:
         await self._slots.take(_SLOT_SECONDS)
         try:
-            return await self._workers.run_through(self._pull, order)
+            return await self._workers.run_through(self._pull, order, pace)
         finally:
             self._slots.give()
 
-    def _pull(self, order: _Order) -> StoredFragment:
+    def _pull(self, order: _Order, pace: Pace) -> StoredFragment:
         stored = self._held(order)
         if stored is None or self._store.is_draining(stored):
-            stored = self._make(order)
+            stored = self._make(order, pace)
         self._store.drop_drained(stored)
         return stored
 
@@ -92,21 +121,20 @@ class Pulling:
         )
         return None
 
-    def _make(self, order: _Order) -> StoredFragment:
+    def _make(self, order: _Order, pace: Pace) -> StoredFragment:
         if not order.sources:
             raise InvalidArgumentError(f"no node is named to fetch blob {order.source.id} from")
         index, code = order.origin.fragment_index, order.target.code
         with fragment_stream(
             self._sources.open, self._sources.buffers, order.source, order.sources, index, code
         ) as stream:
-            stored = self._write(order, stream)
+            stored = self._write(order, stream, pace)
         self._metrics.pulled_bytes.inc(stream.received_bytes)
         if stream.failures:
             log.warning("pulled_in_spite", blob=order.target.id, index=index, failed=sorted(map(str, stream.failures)))
         return stored
 
-    def _write(self, order: _Order, stream: FragmentStream) -> StoredFragment:
-        pace = self._background.pace(order.max_bytes_per_second)
+    def _write(self, order: _Order, stream: FragmentStream, pace: Pace) -> StoredFragment:
         with self._store.create(order.origin, stream.size_bytes) as writer:
             for _ in range(stream.block_count):
                 room = writer.next_block()

@@ -61,7 +61,10 @@ class UpkeepService:
         return pb.DrainDiskResponse(disk=_disk(found))
 
     async def replace_disk(self, request: pb.ReplaceDiskRequest) -> pb.ReplaceDiskResponse:
-        return pb.ReplaceDiskResponse(blob_count=await self._controller.disks.give_up(request.disk_id))
+        done = await self._controller.disks.give_up(request.disk_id, accept_data_loss=request.accept_data_loss)
+        return pb.ReplaceDiskResponse(
+            blob_count=done.fragment_count, lost=[convert.save_to(save) for save in done.lost]
+        )
 
     # Repair
 

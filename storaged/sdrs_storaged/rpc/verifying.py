@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sdrs_core import checksums
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 _SLOT_SECONDS = 60.0
 _PROGRESS_SECONDS = 0.2
+# Longer than any pause on purpose, and than peers are waited for.
+_STALL_SECONDS = 120.0
+# So many readings that hang give their slots back; with more of them the disks are what has to be looked at.
+_MAX_HUNG = 4
 
 
 class Verifying:
@@ -39,17 +44,32 @@ class Verifying:
         self._background = background
         self._slots = slots
         self._workers = workers
+        # What is read since long ago, by a thread that nothing can end.
+        self._hung: set[tuple[str, int]] = set()
 
     async def verify(self, request: pb.VerifyFragmentRequest) -> AsyncGenerator[pb.VerifyFragmentResponse, None]:
         check_random_id(request.blob_id, "blob id")
+        name = (request.blob_id, request.fragment_index)
+        if name in self._hung:
+            raise _hangs(request)
         look = _Look(self._store, self._sources, self._background, request)
         await self._slots.take(_SLOT_SECONDS)
         work = asyncio.ensure_future(self._workers.run(look.run))
         # Until the reading has ended, which is later than this call if its caller hangs up.
-        work.add_done_callback(self._verified)
+        work.add_done_callback(partial(self._verified, name))
+        clock = asyncio.get_running_loop().time
+        read_bytes, moved = 0, clock()
         try:
             while not work.done():
                 await asyncio.wait([work], timeout=_PROGRESS_SECONDS)
+                if look.read_bytes != read_bytes:
+                    read_bytes, moved = look.read_bytes, clock()
+                if not work.done() and clock() - moved > _STALL_SECONDS:
+                    if len(self._hung) < _MAX_HUNG:
+                        # P21: nobody keeps a slot by being silent. The thread is given up, once for each fragment.
+                        self._hung.add(name)
+                        self._slots.give()
+                    raise _hangs(request)
                 yield pb.VerifyFragmentResponse(checked_bytes=look.checked_bytes)
         finally:
             look.is_wanted = False
@@ -58,10 +78,20 @@ class Verifying:
             checked_bytes=look.checked_bytes, verdict=convert.verdict_to(found.verdict), detail=found.detail
         )
 
-    def _verified(self, work: asyncio.Future[Verification]) -> None:
-        self._slots.give()
+    def _verified(self, name: tuple[str, int], work: asyncio.Future[Verification]) -> None:
+        if name in self._hung:
+            self._hung.discard(name)
+        else:
+            self._slots.give()
         if not work.cancelled():
             work.exception()  # heard, also if nobody asks for it
+
+
+def _hangs(request: pb.VerifyFragmentRequest) -> UnavailableError:
+    return UnavailableError(
+        f"fragment {request.fragment_index} of blob {request.blob_id} is being read, and nothing came of it for "
+        f"{_STALL_SECONDS:.0f} s: its disk does not answer"
+    )
 
 
 class _Look:
@@ -77,14 +107,14 @@ class _Look:
         self._request = request
         # What has to be read for each byte of the fragment itself.
         self._reading_count = 1 + len(request.sources)
-        self._read_bytes = 0
+        self.read_bytes = 0
         self._pace = None
         if request.max_bytes_per_second:
             self._pace = background.pace(request.max_bytes_per_second * self._reading_count)
 
     @property
     def checked_bytes(self) -> int:
-        return self._read_bytes // self._reading_count
+        return self.read_bytes // self._reading_count
 
     def run(self) -> Verification:
         request = self._request
@@ -100,7 +130,7 @@ class _Look:
         if not self.is_wanted:
             raise UnavailableError("nobody waits for this verification any more")
         self._background.check_running()
-        more_bytes, self._read_bytes = read_bytes - self._read_bytes, read_bytes
+        more_bytes, self.read_bytes = read_bytes - self.read_bytes, read_bytes
         if self._pace is not None:
             self._pace.spent(more_bytes)
 

@@ -140,7 +140,7 @@ class FragmentStore:
         for disk, path in self._shelf.holders(key):
             # Of the file that is about to be read: a repaired one that takes its name meanwhile is not to blame.
             with suppress(FileNotFoundError):
-                inode = path.stat().st_ino
+                inode = path.lstat().st_ino
                 try:
                     found = self._verify_copy(disk, key, expected_hash, progress, compare)
                 except NotFoundError:

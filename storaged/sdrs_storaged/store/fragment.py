@@ -33,8 +33,14 @@ from sdrs_proto.channel import PAYLOAD_OFFSET
 PAGE_BYTES = 4096
 VERSION = 1
 CODED_VERSION = 2
-# What a medium says about bytes that are lost; any other errno (too many open files, say) tells nothing about them.
-UNREADABLE_ERRNOS = {errno.EIO, errno.ENODATA, errno.EUCLEAN, errno.EBADMSG}
+# What a medium says about bytes that are lost, and a file system about a name under which no file can be read (a
+# folder, a loop of links); any other errno (too many open files, say) tells nothing about them.
+UNREADABLE_ERRNOS = {
+    *(errno.EIO, errno.ENODATA, errno.EUCLEAN, errno.EBADMSG),
+    *(errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ESPIPE),
+}
+# A pipe in the place of a fragment must not have its reader wait for a writer; for files it means nothing.
+OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK
 
 _HEADER_MAGIC = b"SDRSfrag"
 _FOOTER_MAGIC = b"SDRSfoot"

@@ -7,6 +7,7 @@ date is an error, never a short list (I7). Paged throughout: memory does not gro
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sqlite3
@@ -20,7 +21,14 @@ from sdrs_core.errors import CorruptDataError, FullError, UnavailableError, Unsu
 from sdrs_core.ids import BlobId, DiskId
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.folders import sync_folder
-from sdrs_storaged.store.fragment import UNREADABLE_ERRNOS, FragmentKey, StoredFragment, file_bytes, read_contents
+from sdrs_storaged.store.fragment import (
+    OPEN_FLAGS,
+    UNREADABLE_ERRNOS,
+    FragmentKey,
+    StoredFragment,
+    file_bytes,
+    read_contents,
+)
 
 INVENTORY_NAME = "inventory.db"
 FOLDER_NAMES = [f"{number:02x}" for number in range(256)]
@@ -174,17 +182,19 @@ class Inventory:
                 has_fragments |= key is not None
                 if key is None or self._has(database, key):
                     continue
-                fd = os.open(entry.path, os.O_RDONLY)
+                fd = -1
                 try:
+                    fd = os.open(entry.path, OPEN_FLAGS)
                     contents = read_contents(fd)
                 except (CorruptDataError, UnsupportedError):
                     continue  # not listed, so it does not count; left where it is for whoever verifies it
                 except OSError as error:
-                    if error.errno not in UNREADABLE_ERRNOS:
+                    if error.errno not in UNREADABLE_ERRNOS | {errno.ENOENT}:
                         raise
                     continue
                 finally:
-                    os.close(fd)
+                    if fd >= 0:
+                        os.close(fd)
                 if contents.meta.key == key:
                     self._insert(database, contents.stored_on(self._disk_id))
         return has_fragments

@@ -16,6 +16,7 @@ from sdrs_proto.channel import PAYLOAD_OFFSET
 from sdrs_storaged.store.buffers import BUFFER_BYTES
 from sdrs_storaged.store.disk import Disk
 from sdrs_storaged.store.fragment import (
+    OPEN_FLAGS,
     PAGE_BYTES,
     UNREADABLE_ERRNOS,
     FragmentKey,
@@ -36,7 +37,7 @@ class FragmentReader:
         self._fd = -1
         try:
             with self._explained("header and footer"):
-                self._fd = os.open(self.path, os.O_RDONLY)
+                self._fd = os.open(self.path, OPEN_FLAGS)
                 self._contents = read_contents(self._fd)
             self.meta = self._contents.meta
             if self.meta.key != key:
@@ -129,6 +130,8 @@ class FragmentReader:
         try:
             yield
         except FileNotFoundError as error:
+            if os.path.islink(self.path):
+                raise self._damaged(part, "it is a link to a file that is not there") from error
             raise NotFoundError(
                 f"disk {self._disk.disk_id} has no fragment {self.key.fragment_index} of blob {self.key.blob_id}",
                 blob_id=self.key.blob_id,

@@ -21,6 +21,15 @@ from sdrs_storaged.store.fragment import FragmentKey, StoredFragment
 from sdrs_storaged.store.reader import FragmentReader
 
 
+def is_there(path: Path) -> bool:
+    """Whatever it is: also what cannot be read stands in the way of a fragment of this name."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 class Shelf:
     def __init__(self, disks: Sequence[Disk]) -> None:
         self._disks = disks
@@ -31,7 +40,7 @@ class Shelf:
         """The disks that have a file of this name, sound or not; those that are being drained last."""
         for disk in sorted(self._disks, key=lambda disk: disk.draining):
             path = disk.fragment_path(key)
-            if path.exists():
+            if is_there(path):
                 yield disk, path
 
     def is_settled(self, key: FragmentKey) -> bool:
@@ -87,7 +96,7 @@ class Shelf:
         """Move the file aside, with a note that says why; ``inode`` spares a fresh copy that took its place."""
         path = disk.fragment_path(key)
         with self._lock:
-            if not path.exists() or (inode is not None and path.stat().st_ino != inode):
+            if not is_there(path) or (inode is not None and path.lstat().st_ino != inode):
                 return False
             aside = self._move_aside(disk, key, reason)
         disk.sync_folder_of(aside)
@@ -129,7 +138,7 @@ class Shelf:
                 # link, not rename: it never replaces (P8).
                 os.link(temp, path)
         except BaseException:
-            if not path.exists():
+            if not is_there(path):
                 self._forget_row(disk, stored.key)
             raise
 
