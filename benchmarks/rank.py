@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 import sdrs
+from benchmarks import raw
 
 
 class Ranks:
@@ -70,6 +71,7 @@ def main() -> None:
         print("ready", flush=True)
         for line in sys.stdin:
             order, step = line.split()
+            raw.change([part], int(step))
             start = time.perf_counter()
             if order == "save":
                 ckpts.save(int(step), {"part": part}, rank=rank, world_size=world_size).wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,12 @@ GIB = 1 << 30
 def arrays_of(total_bytes: int, count: int) -> list[np.ndarray]:
     random = np.random.default_rng(7)
     return [random.integers(0, 256, total_bytes // count, dtype=np.uint8).view(np.float32) for _ in range(count)]
+
+
+def change(arrays: Iterable[np.ndarray], number: int) -> None:
+    """A few bytes of each, as a step of training changes all: what is unchanged need not be stored again."""
+    for array in arrays:
+        array.reshape(-1).view(np.uint8)[:4] = np.frombuffer(number.to_bytes(4, "little"), np.uint8)
 
 
 def write_and_sync(path: Path, arrays: Sequence[np.ndarray]) -> float:

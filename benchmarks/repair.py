@@ -75,7 +75,7 @@ def save_under_repair(folder: Path) -> Iterator[Result]:
     with _cluster(folder) as (cluster, ckpts):
         steps = itertools.count(1)
         for _ in range(2):
-            ckpts.save(step=next(steps), state=_state(STATE_BYTES)).wait("L3")
+            _save(ckpts, next(steps), _state(STATE_BYTES))
         state = _state(SAVE_BYTES)
         _save(ckpts, next(steps), state)
         lost = _strike(cluster)
@@ -106,6 +106,7 @@ def _state(size_bytes: int) -> dict[str, np.ndarray]:
 
 
 def _save(ckpts: Checkpoints, step: int, state: dict[str, np.ndarray]) -> float:
+    raw.change(state.values(), step)
     start = time.monotonic()
     ckpts.save(step=step, state=state).wait("L3")
     return time.monotonic() - start

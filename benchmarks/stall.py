@@ -54,8 +54,10 @@ def stall(folder: Path) -> Iterator[Result]:
         steps = itertools.count()
 
         def save() -> float:
+            step = next(steps)
+            raw.change(arrays, step)
             start = time.perf_counter()
-            saving = ckpts.save(step=next(steps), state=state)
+            saving = ckpts.save(step=step, state=state)
             stalled = time.perf_counter() - start
             saving.wait()
             return stalled

@@ -1,9 +1,11 @@
-"""Large memory: anonymous, page-aligned, in huge pages where the kernel has them."""
+"""Large memory: anonymous, page-aligned, in huge pages where the kernel has them; and many small objects at once."""
 
 from __future__ import annotations
 
+import gc
 import mmap
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 PAGE_BYTES = 4096
 
@@ -19,3 +21,18 @@ def allocate(size_bytes: int) -> memoryview:
 
 def round_up(size_bytes: int) -> int:
     return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """While a state of many arrays is taken apart or put together: nothing of it is garbage, and to look through
+    hundreds of thousands of objects again and again takes as long as all the rest.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -31,13 +31,14 @@ class ArrayType:
     device: str = ""
 
     def to_json(self) -> dict[str, Json]:
-        flags = {"requires_grad": self.requires_grad, "parameter": self.parameter, "device": self.device}
-        return {
-            "as": self.kind,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            **{name: value for name, value in flags.items() if value},
-        }
+        record = {"as": self.kind, "dtype": self.dtype, "shape": list(self.shape)}
+        if self.requires_grad:
+            record["requires_grad"] = True
+        if self.parameter:
+            record["parameter"] = True
+        if self.device:
+            record["device"] = self.device
+        return record
 
 
 @dataclass(frozen=True, slots=True)

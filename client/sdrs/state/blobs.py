@@ -6,7 +6,7 @@ never held twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,15 +56,17 @@ class EncodedBlob:
     header: bytes
     sources: tuple[Source, ...]
     size_bytes: int
-    names: tuple[str, ...] = ()  # of the tensors, in the order of their bytes
+    # Of the tensors, in the order of their bytes.
+    names: tuple[str, ...] = ()
+    sizes_bytes: tuple[int, ...] = ()
 
     def spans(self) -> dict[str, Span]:
         """Where each tensor's bytes will be, for those who read ranges later."""
         spans = {}
         start = len(self.header)
-        for name, source in zip(self.names, self.sources, strict=True):
-            spans[name] = Span(start, start + source.size_bytes)
-            start += source.size_bytes
+        for name, size_bytes in zip(self.names, self.sizes_bytes, strict=True):
+            spans[name] = Span(start, start + size_bytes)
+            start += size_bytes
         return spans
 
     def segments(self) -> Iterator[memoryview]:
@@ -93,14 +95,16 @@ class EncodedState:
         return sum(blob.size_bytes for blob in self.blobs)
 
 
-def make_blob(tensors: Sequence[StoredTensor]) -> EncodedBlob:
+def make_blob(tensors: Sequence[StoredTensor], join: Callable[[Sequence[Source]], list[Source]] = list) -> EncodedBlob:
+    """``join``: reads sources that lie one after the other at once, where that is faster."""
     # Data starts aligned, and what follows a tensor needs no more alignment than it: so every tensor starts aligned
     # without the gaps that safetensors forbids. The sort is stable: an index appended last stays last.
     ordered = sorted(tensors, key=lambda tensor: -tensor.align_bytes)
     header = build_header([Entry(t.name, t.dtype, t.shape, t.source.size_bytes) for t in ordered])
-    sources = tuple(tensor.source for tensor in ordered)
-    size_bytes = len(header) + sum(source.size_bytes for source in sources)
-    return EncodedBlob(header, sources, size_bytes, tuple(tensor.name for tensor in ordered))
+    sizes_bytes = tuple(tensor.source.size_bytes for tensor in ordered)
+    sources = tuple(join([tensor.source for tensor in ordered]))
+    names = tuple(tensor.name for tensor in ordered)
+    return EncodedBlob(header, sources, len(header) + sum(sizes_bytes), names, sizes_bytes)
 
 
 def index_tensor(name: str, data: bytes) -> StoredTensor:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sdrs.memory import uncollected
 from sdrs.state import numpy_arrays, torch_arrays
 from sdrs.state.arrays import ArrayRecord
 from sdrs.state.blobs import alignment
@@ -75,8 +76,10 @@ def rebuild(index: StateIndex, buffers: Sequence[Buffer]) -> Any:
     """
     if len(buffers) != index.blob_count:
         raise CorruptDataError(f"this state has {index.blob_count} blobs, but {len(buffers)} were given")
-    spans = [parse_header(buffer, f"blob {number}") for number, buffer in enumerate(buffers)]
-    return rebuild_tree(index, [_restore(record, spans[record.blob], buffers[record.blob]) for record in index.arrays])
+    with uncollected():
+        spans = [parse_header(buffer, f"blob {number}") for number, buffer in enumerate(buffers)]
+        arrays = [_restore(record, spans[record.blob], buffers[record.blob]) for record in index.arrays]
+        return rebuild_tree(index, arrays)
 
 
 def rebuild_tree(index: StateIndex, arrays: Sequence[Any]) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sdrs.memory import uncollected
+from sdrs.state import torch_arrays
 from sdrs.state.arrays import ArrayRecord
 from sdrs.state.blobs import EncodedState, index_tensor, make_blob
 from sdrs.state.container import TREE_TENSOR, VERSION, to_json
@@ -15,7 +17,8 @@ def encode(state: object) -> EncodedState:
     The arrays are read when the segments are, so they must not change before then. Nothing of their size is allocated:
     contiguous ones are handed out as they lie, others are copied a few MiB at a time.
     """
-    return encode_flat(flatten(state))
+    with uncollected():
+        return encode_flat(flatten(state))
 
 
 def encode_flat(flat: FlatState) -> EncodedState:
@@ -28,4 +31,4 @@ def encode_flat(flat: FlatState) -> EncodedState:
     index = to_json({"version": VERSION, "blobs": len(packs), "arrays": records, "tree": flat.tree})
     tensors = [[flat.arrays[position].stored(flat.names[position]) for position in pack] for pack in packs]
     tensors[0].append(index_tensor(TREE_TENSOR, index))
-    return EncodedState(tuple(make_blob(blob) for blob in tensors))
+    return EncodedState(tuple(make_blob(blob, torch_arrays.join_small) for blob in tensors))

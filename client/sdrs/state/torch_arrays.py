@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sdrs.state.arrays import MAX_DIMENSIONS, ArrayType, LiveArray, row_chunks
+from sdrs.state.blobs import Source
 from sdrs.state.container import Json
 from sdrs.state.paths import Path, refuse_as, refuse_target
 from sdrs.state.sinks import ElementSink, FlatSink, Sink
@@ -119,14 +121,72 @@ def _flat_bytes(tensor: Tensor) -> memoryview:
     return memoryview(flat.view(torch.uint8).numpy())
 
 
+# Each call to torch costs about a microsecond: of tensors smaller than this it is most of what they cost.
+SMALL_BYTES = 64 << 10
+_JOINED_BYTES = 1 << 20
+_JOINABLE = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"})
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedSource:
+    """Small tensors of one dtype, brought together by one call to torch when they are read."""
+
+    tensors: tuple[Tensor, ...]
+    size_bytes: int
+
+    def segments(self) -> Iterator[memoryview]:
+        torch = loaded_torch()
+        assert torch is not None
+        yield _flat_bytes(torch.cat([tensor.reshape(-1) for tensor in self.tensors]))
+
+
+def join_small(sources: Sequence[Source]) -> list[Source]:
+    """The same bytes in the same order, from fewer sources."""
+    joined: list[Source] = []
+    run: list[TorchSource] = []
+    run_bytes = 0
+
+    def flush() -> None:
+        nonlocal run, run_bytes
+        if len(run) > 1:
+            joined.append(JoinedSource(tuple(source.tensor for source in run), run_bytes))
+        else:
+            joined.extend(run)
+        run, run_bytes = [], 0
+
+    for source in sources:
+        if not isinstance(source, TorchSource) or not _is_joinable(source):
+            flush()
+            joined.append(source)
+            continue
+        if run and (run_bytes + source.size_bytes > _JOINED_BYTES or run[0].tensor.dtype != source.tensor.dtype):
+            flush()
+        run.append(source)
+        run_bytes += source.size_bytes
+    flush()
+    return joined
+
+
+def _is_joinable(source: TorchSource) -> bool:
+    tensor = source.tensor
+    if not 0 < source.size_bytes < SMALL_BYTES or _dtype_name(tensor.dtype) not in _JOINABLE:
+        return False
+    return bool(tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg())
+
+
+@cache
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def live_array(tensor: Tensor, path: Path) -> LiveArray:
     torch = loaded_torch()
     assert torch is not None
     _check_storable(torch, tensor, path)
-    dtype = str(tensor.dtype).removeprefix("torch.")
+    dtype = _dtype_name(tensor.dtype)
     parameter = type(tensor) is torch.nn.Parameter
     plain = tensor.detach()
-    device = "" if plain.device.type == "cpu" else str(plain.device)
+    device = "" if plain.is_cpu else str(plain.device)
     array_type = ArrayType("torch", dtype, tuple(plain.shape), tensor.requires_grad, parameter, device)
     address = plain.data_ptr() if plain.numel() else id(tensor)
     lazy = (plain.is_conj(), plain.is_neg())
@@ -140,18 +200,17 @@ def live_array(tensor: Tensor, path: Path) -> LiveArray:
 
 
 def _check_storable(torch: Any, tensor: Tensor, path: Path) -> None:
-    dtype = str(tensor.dtype)
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         name = type(tensor).__qualname__
         refuse_as(path, f"a tensor of type {name}", "store its plain local tensor (for a DTensor: .to_local())")
     if tensor.is_nested or tensor.layout is not torch.strided:
         refuse_as(path, f"a tensor of layout {tensor.layout}", "make it dense first: .to_dense()")
     if tensor.is_quantized:
-        refuse_as(path, f"a quantized tensor ({dtype})", "store .int_repr() with its scale and zero point")
-    if tensor.device.type == "meta":
+        refuse_as(path, f"a quantized tensor ({tensor.dtype})", "store .int_repr() with its scale and zero point")
+    if tensor.is_meta:
         refuse_as(path, "a tensor on the meta device", "it has no data: materialize it first with .to_empty()")
-    if dtype.removeprefix("torch.") not in _DTYPES:
-        refuse_as(path, f"a tensor of dtype {dtype}", "store it as uint8: .view(torch.uint8)")
+    if _dtype_name(tensor.dtype) not in _DTYPES:
+        refuse_as(path, f"a tensor of dtype {tensor.dtype}", "store it as uint8: .view(torch.uint8)")
     if tensor.dim() > MAX_DIMENSIONS:
         refuse_as(path, f"a tensor of {tensor.dim()} dimensions", f"reshape it to at most {MAX_DIMENSIONS}")
 
