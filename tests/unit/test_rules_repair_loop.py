@@ -14,6 +14,8 @@ from sdrs_core.levels import Level
 from sdrs_core.pools import PoolChange
 from sdrs_core.redundancy import Standing
 from sdrs_storaged.control import copier
+from sdrs_storaged.control.jobs import Job
+from sdrs_storaged.control.progress import RepairTotals
 from tests.support.control import Harness
 from tests.support.deep import DEEP, blob_at, look, nodes_of, save_deep, stands, started_deep
 from tests.support.mirrors import LONG_SECONDS, go_down, repair
@@ -149,5 +151,56 @@ def test_a_new_limit_is_told_to_what_is_under_way(monkeypatch: pytest.MonkeyPatc
 
             await until(is_made, "it goes on, faster")
             assert limits == [20_000, 40_000_000]
+
+    asyncio.run(run())
+
+
+def test_what_is_counted_again_while_it_is_under_way_is_taken_off_as_it_was_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The totals go over the wire, where nothing is less than zero."""
+    left: list[tuple[int, int, int]] = []
+    finished = RepairTotals.finished
+
+    def finish(self: RepairTotals, job: Job) -> None:
+        finished(self, job)
+        left.append((self.waiting_blobs, self.waiting_bytes, self.moving_blobs))
+
+    monkeypatch.setattr(RepairTotals, "finished", finish)
+
+    async def run() -> None:
+        harness = await started_deep(12)
+        repairer = harness.controller.repairer
+        repairer._interval_seconds = 0.05
+        await save_deep(harness, 10)
+        await repair(harness)
+        goes_on = asyncio.Event()
+
+        async def hang(_: NodeId, __: BlobId) -> None:
+            await goes_on.wait()
+
+        harness.nodes.on_pull = hang
+        await harness.controller.pools.update(DEEP, PoolChange(level=Level.L3, code=Code(2, 2)))
+        async with repairing(harness):
+
+            async def is_busy() -> bool:
+                return bool(harness.nodes.pulls)
+
+            await until(is_busy, "a conversion is under way")
+            before = repairer.totals.waiting_bytes
+            await harness.controller.pools.update(DEEP, PoolChange(level=Level.L3, code=Code(8, 3)))
+            repairer.poke()
+
+            async def is_counted() -> bool:
+                return repairer.totals.waiting_bytes < before
+
+            await until(is_counted, "a survey counts it as its pool wants it now")
+            goes_on.set()
+
+            async def is_done() -> bool:
+                return bool(left)
+
+            await until(is_done, "it is done")
+            assert left[0] == (0, 0, 0)
 
     asyncio.run(run())

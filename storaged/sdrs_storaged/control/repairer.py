@@ -76,8 +76,8 @@ class Repairer:
         # an earlier one.
         self._waiting: deque[Job] = deque()
         self._working: dict[BlobId, tuple[Job, Leash]] = {}
-        # Of those under way, the ones that the totals count as waiting.
-        self._counted: set[BlobId] = set()
+        # Of those under way, the ones that the totals count as waiting, as they are counted there.
+        self._counted: dict[BlobId, Job] = {}
         # Since the survey began, which may have passed by them before.
         self._failed_lately: set[BlobId] = set()
         self._group: asyncio.TaskGroup | None = None
@@ -226,11 +226,14 @@ class Repairer:
         self._retries.keep_only(survey.failing | self._failed_lately)
         self._stocks.held, self._mirrored = survey.held, survey.mirrored
         jobs = survey.jobs()
+        # At once: what ends meanwhile is taken off the totals that count it.
         self.totals.found(survey, jobs)
+        self._waiting = deque(job for job in jobs if not self._is_under_way(job))
+        self._counted = {job.blob_id: job for job in jobs if self._is_under_way(job)}
         before, self.unavailable = self.unavailable, survey.unavailable
         self.totals.unavailable_count = survey.unavailable_count
         await self._news.tell_unavailable(before, self.unavailable)
-        await self._carry_out(jobs)
+        await self._carry_out()
         raised = [*survey.raised, *await self._raise_levels(jobs)]
         if survey.left_out or jobs:
             self.poke()  # the next survey finds the rest, and that nothing is left to do
@@ -239,10 +242,8 @@ class Repairer:
 
     # Carrying out
 
-    async def _carry_out(self, jobs: list[Job]) -> None:
+    async def _carry_out(self) -> None:
         """Until all is done, or it is time for another look; what is under way then goes on meanwhile."""
-        self._waiting = deque(job for job in jobs if not self._is_under_way(job))
-        self._counted = {job.blob_id for job in jobs if self._is_under_way(job)}
         self._make_way()
         until = self._clock.monotonic_seconds() + self._survey_seconds
         self._fill()
@@ -288,7 +289,7 @@ class Repairer:
         while self._group is not None and (job := self._next()):
             leash = Leash(self._throttle.limit)
             self._working[job.blob_id] = (job, leash)
-            self._counted.add(job.blob_id)
+            self._counted[job.blob_id] = job
             self._throttle.at_once = len(self._working)
             task = self._group.create_task(self._work(job, leash))
             self._tasks.add(task)
@@ -303,11 +304,11 @@ class Repairer:
         else:
             if busy_target:
                 self._waiting.appendleft(replace(job, target=busy_target))
-            elif job.blob_id in self._counted:
-                self.totals.finished(job)
+            elif counted := self._counted.get(job.blob_id):
+                self.totals.finished(counted)
         finally:
             del self._working[job.blob_id]
-            self._counted.discard(job.blob_id)
+            self._counted.pop(job.blob_id, None)
             self._throttle.at_once = len(self._working)
             self._moved_on.set()
         self._fill()
