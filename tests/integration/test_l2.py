@@ -12,7 +12,7 @@ import pytest
 
 import sdrs
 from sdrs import errors
-from sdrs.restore import restorer
+from sdrs.restore import shard_reader
 from sdrs_proto.convert import read_policy_from
 from tests.support.cluster import LocalCluster, running_cluster
 from tests.support.states import make_state, same
@@ -73,12 +73,12 @@ def test_reads_are_right_under_every_policy(client: sdrs.Cluster, policy: str, m
     ckpts.save(step=1, state=make_state(1)).wait("L2")
     told: list[str] = []
 
-    class ToldReader(restorer.ShardReader):
+    class ToldReader(shard_reader.ShardReader):
         def __init__(self, process: Any, save: Any, record: Any, count: Any) -> None:
             told.append(read_policy_from(record.read_policy))
             super().__init__(process, save, record, count)
 
-    monkeypatch.setattr(restorer, "ShardReader", ToldReader)
+    monkeypatch.setattr(shard_reader, "ShardReader", ToldReader)
     for _ in range(3):
         assert same(ckpts.restore(), make_state(1))
     assert told == [policy] * 3

@@ -39,7 +39,8 @@ def test_a_checkpoint_out_of_reach_is_named_until_its_node_returns() -> None:
         repairer = harness.controller.repairer
         assert [save.step for save in repairer.unavailable.values()] == [10]
         assert repairer.totals.unavailable_count == 1
-        assert [stored.value for stored in await harness.controller.losses.unavailable(FAST)] == [lost]
+        named = [stored.value for stored in await harness.controller.losses.unavailable(FAST)]
+        assert named == [replace(lost, degraded=True)]
         await come_back(harness, B)
         await repair(harness)
         assert (repairer.unavailable, repairer.totals.unavailable_count) == ({}, 0)
