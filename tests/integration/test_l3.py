@@ -83,15 +83,28 @@ def _blobs(client: sdrs.Cluster, job: str, step: int) -> list[Blob]:
     return [blob for shard in client.checkpoints(job).shards(step) for blob in shard.blobs]
 
 
+def _held(
+    cluster: LocalCluster, client: sdrs.Cluster, job: str, step: int
+) -> list[tuple[Blob, dict[int, bytes]]] | None:
+    """What is on record, with what lies there; None if repair has moved something between the two looks."""
+    blobs = _blobs(client, job, step)
+    files = {(path.parts[-5], path.name): path for path in cluster.fragments()}
+    try:
+        return [
+            (
+                blob,
+                {h.fragment_index: payload_of(files[h.node_id, f"{blob.id}.{h.fragment_index}"]) for h in blob.holders},
+            )
+            for blob in blobs
+        ]
+    except (KeyError, FileNotFoundError):
+        return None
+
+
 def _check(cluster: LocalCluster, client: sdrs.Cluster, job: str, step: int, state: dict[str, np.ndarray]) -> None:
     """What is on record is on disk, and any of it that suffices brings the state back."""
-    files = {(path.parts[-5], path.name): path for path in cluster.fragments()}
     found: dict[str, np.ndarray] = {}
-    for blob in _blobs(client, job, step):
-        held = {
-            holder.fragment_index: payload_of(files[holder.node_id, f"{blob.id}.{holder.fragment_index}"])
-            for holder in blob.holders
-        }
+    for blob, held in wait_for(lambda: _held(cluster, client, job, step), "record and disks to agree"):
         if blob.code == MIRROR:
             found |= safetensors.numpy.load(held[0])
             continue

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from tests.support.cluster import DaemonProcess, LocalCluster
-from tests.support.waiting import let_others_run
+from tests.support.waiting import let_others_run, stop_serving
 
 CLIENT = "client"
 CONTROLLER = "controller"
@@ -123,9 +123,7 @@ class Network:
     def close(self) -> None:
         async def end() -> None:
             for server in self._servers:
-                server.close()
-            # Those that were accepted in this instant begin, so that they can be ended.
-            await let_others_run()
+                await stop_serving(server)
             for task in self._connections:
                 task.cancel()
             await asyncio.gather(*self._connections, return_exceptions=True)

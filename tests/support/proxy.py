@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 
-from tests.support.waiting import let_others_run
+from tests.support.waiting import let_others_run, stop_serving
 
 _CHUNK_BYTES = 65536
 _MAX_HELD = 1000
@@ -37,17 +37,12 @@ class Proxy:
     async def cut(self) -> None:
         """End all connections, and refuse new ones until ``start``."""
         assert self._server
-        # None is accepted any more; those that were in this instant begin, so that they can be ended: asyncio drops
-        # them on the floor if the server is closed before that. What is aborted is closed a turn later, and nothing is
-        # left for the garbage collector to complain about.
-        for listener in self._server.sockets:
-            asyncio.get_running_loop().remove_reader(listener.fileno())
-        await let_others_run()
-        self._server.close()
+        await stop_serving(self._server)
         while self._connections:
             for writer in list(self._writers):
                 writer.transport.abort()
             await asyncio.wait(list(self._connections), timeout=0.05)
+        # What is aborted is closed a turn later, and nothing is left for the garbage collector to complain about.
         await let_others_run()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -22,6 +22,16 @@ def wait_for(condition: Callable[[], T], what: str, seconds: float = 20.0) -> T:
         time.sleep(0.02)
 
 
+async def stop_serving(server: asyncio.Server) -> None:
+    """Close ``server``, once all that it has accepted have begun: asyncio drops a connection on the floor that was
+    accepted in the very instant in which its server is closed.
+    """
+    for listener in server.sockets:
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+    await let_others_run()
+    server.close()
+
+
 async def let_others_run() -> None:
     """What is ready on this event loop, and what follows from it at once, is done when this returns."""
     for _ in range(10):
