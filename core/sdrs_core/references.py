@@ -77,6 +77,15 @@ def decide_references(
     return decided
 
 
+def is_worth_comparing(previous: Iterable[Reference], ordinal: int, size_bytes: int) -> bool:
+    """Whether it may be something that can be referred to. What changed with the last save, and so has no BLAKE3, is
+    taken to change again; where nothing stood at its place, it may have come from another.
+    """
+    alike = [offer for offer in previous if offer.size_bytes == size_bytes]
+    there = [offer for offer in alike if offer.ordinal == ordinal]
+    return any(offer.blake3 for offer in there or alike)
+
+
 def may_be_unchanged(previous: Iterable[Reference], size_bytes: int, hash: str) -> bool:
     """Whether it has the checksum of something that was saved before: worth to be compared by its BLAKE3."""
     return any((offer.size_bytes, offer.hash) == (size_bytes, hash) for offer in previous)

@@ -17,6 +17,7 @@ from sdrs_core.references import (
     check_references,
     decide_references,
     is_changing,
+    is_worth_comparing,
     may_be_unchanged,
     offers_of,
 )
@@ -92,6 +93,11 @@ def test_what_refers_offers_the_true_homes() -> None:
 
 def test_blake3_is_computed_for_what_may_be_the_same_and_not_for_what_changes_all_the_time() -> None:
     before = [offer(1, "a"), offer(2, "b")]
+    assert is_worth_comparing(before, 1, LEAST_BYTES)
+    assert is_worth_comparing(before, 9, LEAST_BYTES)  # it may have moved
+    assert not is_worth_comparing(before, 1, LEAST_BYTES + 1)
+    changed = [replace(one, blake3="") if one.ordinal == 1 else one for one in before]
+    assert not is_worth_comparing(changed, 1, LEAST_BYTES)
     assert may_be_unchanged(before, LEAST_BYTES, "xxh3 of b")
     assert not may_be_unchanged(before, LEAST_BYTES + 1, "xxh3 of b")
     assert is_changing(before, 1, LEAST_BYTES, "xxh3 of c")

@@ -78,10 +78,8 @@ class ShardSender:
                     blob = self._payload.blobs[ordinal]
                     intent = self._intent(ordinal, blob.size_bytes)
                     sent(0)
-                    identity = self._unchanged.identity(ordinal)
                     whole = self._routes.send(self._primary, intent, blob, sent, self._cutoff).result()
-                    # Only if what was hashed is what was sent: by it, other saves will be told that they have this.
-                    blake3 = identity.blake3 if identity and identity.hash == whole else ""
+                    blake3 = self._unchanged.identify(ordinal, whole)
                     blobs[ordinal] = Blob(self._blob_ids[ordinal], ordinal, blob.size_bytes, whole, blake3=blake3)
                     self._durable(self._blob_ids[ordinal])
             except BaseException as error:

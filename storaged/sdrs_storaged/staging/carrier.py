@@ -33,7 +33,7 @@ from sdrs_core.errors import (
 )
 from sdrs_core.ids import NodeId, SaveId, random_id
 from sdrs_core.trouble import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Trouble
-from sdrs_core.unchanged import Identity, Unchanged
+from sdrs_core.unchanged import Unchanged
 from sdrs_proto.convert import reference_from, save_state_from
 from sdrs_proto.limits import MAX_WAIT_MS
 from sdrs_proto.v1.control_pb2 import (
@@ -143,8 +143,8 @@ class Carrier:
         references: Mapping[int, Reference],
         unchanged: Unchanged,
     ) -> ShardTry:
-        async def identify(ordinal: int) -> Identity | None:
-            return await self._workers.run_through(unchanged.identity, ordinal)
+        async def identify(ordinal: int, whole: str) -> str:
+            return await self._workers.run_through(unchanged.identify, ordinal, whole)
 
         return ShardTry(self._client, self._sending, work, begun, ids, tried, references, identify)
 

@@ -11,7 +11,6 @@ from sdrs_core.checkpoints import Blob, Reference, SaveState, Shard, content_has
 from sdrs_core.cluster import Node, describe_move
 from sdrs_core.errors import AlreadyExistsError, SaveFailedError, SdrsError, StaleEpochError, UnsupportedError
 from sdrs_core.ids import BlobId, SaveId, random_id
-from sdrs_core.unchanged import Identity
 from sdrs_proto.convert import group_from, kind_from, node_from, shard_to
 from sdrs_proto.v1.control_pb2 import BeginSaveResponse, MapVersion, WatchMapRequest
 from sdrs_proto.v1.storage_pb2 import SealShardRequest, WriteIntent
@@ -24,7 +23,7 @@ STREAMS = 3
 _WATCH_WAIT_MS = 5_000
 
 T = TypeVar("T")
-Identify = Callable[[int], Awaitable[Identity | None]]
+Identify = Callable[[int, str], Awaitable[str]]
 
 
 class ExpiredError(SaveFailedError):
@@ -86,7 +85,6 @@ class ShardTry:
                     return
                 blob, blob_id = self._work.shard.blobs[ordinal], self._blob_ids[ordinal]
                 try:
-                    identity = await self._identify(ordinal)
                     whole = await self._sending.send(
                         self._primary,
                         self._intent(ordinal, blob.size_bytes),
@@ -99,8 +97,7 @@ class ShardTry:
                     self._failure = self._failure or error
                     self._break_off.cut("another blob of the shard failed")
                     raise
-                # Only if what was hashed is what was sent: by it, other saves will be told that they have this.
-                blake3 = identity.blake3 if identity and identity.hash == whole else ""
+                blake3 = await self._identify(ordinal, whole)
                 blobs[ordinal] = Blob(BlobId(blob_id), ordinal, blob.size_bytes, whole, blake3=blake3)
                 durable(blob_id)
 
