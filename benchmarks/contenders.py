@@ -182,6 +182,7 @@ class Sdrs(Contender):
 
     def save(self) -> Times:
         self._step += 1
+        self._fragment_count = len(self._cluster.fragments())
         start = time.perf_counter()
         saving = self._ckpts.save(step=self._step, state=self._state)
         stall = time.perf_counter() - start
@@ -197,7 +198,6 @@ class Sdrs(Contender):
     def clean_up(self) -> None:
         """A job always has its last checkpoint; the one before goes."""
         if self._step == 1:
-            self._fragment_count = len(self._cluster.fragments())
             return
         self._ckpts.delete(self._step - 1)
         wait_for(
