@@ -17,6 +17,7 @@ from sdrs_core.ids import NodeId, PoolName
 from sdrs_core.levels import Level
 from sdrs_core.pools import PoolChange
 from sdrs_core.redundancy import Standing
+from sdrs_storaged.control.node_questions import Question
 from tests.support.catalogs import FakeWitnesses, cluster_on, contents, empty_on, exported, imported, rebuilt
 from tests.support.control import GRACE_SECONDS, JOB, Harness, attempt, started
 from tests.support.deep import DEEP, NODES, SPARE, drain, look, nodes_of, stands, started_deep
@@ -108,6 +109,41 @@ def test_what_is_lost_with_a_node_is_told_of_all_who_need_it() -> None:
         assert {save.step for save in harness.controller.repairer.unavailable.values()} == {10, 20}
         lost = await harness.controller.nodes.remove(node_id, accept_data_loss=True)
         assert sorted(save.step for save in lost) == [10, 20]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("question", list(Question))
+@pytest.mark.parametrize("is_home_deleted", [False, True])
+def test_a_node_without_which_what_is_referred_to_is_gone_may_not_go(question: Question, is_home_deleted: bool) -> None:
+    """I4, I7: whoever needs it is named, also once the home itself is deleted."""
+
+    async def run() -> None:
+        harness = Harness(node_ids=NODES[:3])
+        await harness.start()
+        await harness.controller.pools.create(Pool(POOL, Level.L1), request_id="plain")
+        home = await save_referring(harness, 10, pool=POOL)
+        [node_id] = nodes_of(await shared_blob(harness, home))
+        await save_referring(harness, 20, pool=POOL, avoid=frozenset({node_id}))
+        if is_home_deleted:
+            await harness.controller.catalog.delete(JOB, 10, why="test")
+        with pytest.raises(RefusedError, match=r"step 20\b"):
+            await harness.controller.node_questions.ask(node_id, question)
+
+    asyncio.run(run())
+
+
+def test_what_lost_some_of_its_redundancy_is_stored_anew() -> None:
+    """Else a new checkpoint would be no safer than that, and say otherwise."""
+
+    async def run() -> None:
+        harness, home = await prepared()
+        blob = await shared_blob(harness, home)
+        offered = (await harness.begin(30, may_refer=True, pool=POOL)).offers
+        assert blob.blake3 in {offer.blake3 for offer in offered}
+        await harness.kill(min(nodes_of(blob)))
+        offered = (await harness.begin(31, may_refer=True, pool=POOL)).offers
+        assert blob.blake3 not in {offer.blake3 for offer in offered}
 
     asyncio.run(run())
 

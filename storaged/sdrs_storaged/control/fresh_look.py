@@ -115,10 +115,14 @@ class FreshLook:
                         found.held_blobs += 1
                         found.held_bytes += _held_bytes(blob, is_there)
                         troubles.update(self._troubles(save, shard.value, blob, nodes, is_there))
-                # Counted with its home, which it would be lost with.
+                # Held by its home; but what becomes of that becomes of this one too, also if the home is deleted.
                 for home, blob in await self._homes.referred(shard.value):
-                    if blob in _touched(home.value, is_there) and not _is_elsewhere(home.value, blob, is_there, nodes):
+                    if blob not in _touched(home.value, is_there):
+                        continue
+                    if not _is_elsewhere(home.value, blob, is_there, nodes):
                         troubles.add(Trouble.ONLY_HERE)
+                    if save.state.is_readable:
+                        troubles.update(self._troubles(save, home.value, blob, nodes, is_there))
             found.note(stored, troubles)
         return found
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sdrs_core.checkpoints import ContentKind, Home, Reference, Save, Shard
-from sdrs_core.cluster import Pool
+from sdrs_core.checkpoints import Blob, ContentKind, Home, Reference, Save, Shard
+from sdrs_core.cluster import NodeState, Pool
 from sdrs_core.errors import SaveFailedError
 from sdrs_core.ids import JobName, SaveId
 from sdrs_core.redundancy import worth
@@ -36,7 +36,7 @@ class Referrals:
 
     async def offers(self, job: JobName, pool: Pool, kind: ContentKind, rank: int) -> tuple[Reference, ...]:
         """What a rank of a new save may refer to: what the newest good generation of its job has in the same pool, as
-        far as it is stored as well as the pool promises.
+        far as all that the pool asks for is there now. What lost some is stored anew: its save is no safer than that.
         """
         page, _ = await self._records.page(keys.saves_of_job(job), Save, limit=_MAX_LOOKED_AT)
         for stored in page:
@@ -49,10 +49,13 @@ class Referrals:
 
     async def _sound(self, save: Save, shard: Shard, pool: Pool) -> tuple[Reference, ...]:
         blobs = {blob.ordinal: blob for blob in (await self._homes.resolved(shard)).blobs}
-        domains = self._members.domains()
-        return tuple(
-            offer for offer in offers_of(save, shard) if worth(pool, [blobs[offer.ordinal]], domains)[0] >= pool.level
-        )
+        domains, up = self._members.domains(), {n.id for n in self._members.nodes() if n.state is NodeState.UP}
+
+        def is_whole(blob: Blob) -> bool:
+            live = replace(blob, holders=tuple(holder for holder in blob.holders if holder.node_id in up))
+            return worth(pool, [live], domains) == (pool.level, False)
+
+        return tuple(offer for offer in offers_of(save, shard) if is_whole(blobs[offer.ordinal]))
 
     async def check(self, save: Save, shard: Shard) -> None:
         """P5: only what the same job and rank has stored in the same pool, as it says, as well as the pool promises.
