@@ -250,6 +250,7 @@ class Faults:
             platter = self._world.platters[holder.node_id]
             self._world.note(f"fragment {holder.fragment_index} of blob {blob.id} rots on {holder.node_id}")
             self._world.has_rot = True
+            checks.rotted.add((blob.id, holder.node_id))
             for held in platter.find(blob.id, holder.fragment_index):
                 platter.put(held.rotten())
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from sdrs_core.checkpoints import Blob, Holder, Save, SaveState, Shard
 from sdrs_core.cluster import Group, Node, Pool
 from sdrs_core.codes import parse_code
-from sdrs_core.ids import DiskId, JobName, NodeId, SaveId
+from sdrs_core.ids import BlobId, DiskId, JobName, NodeId, SaveId
 from sdrs_core.mirroring import twin_of
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.meta.store import Event, EventKind
@@ -48,6 +48,8 @@ class Ledger:
     acknowledged: dict[SaveId, Acknowledged] = field(default_factory=dict)
     # (job, step) that an operator asked to delete, at whatever moment that takes effect.
     may_go: set[tuple[JobName, int]] = field(default_factory=set)
+    # What a fault has flipped a bit of, and where.
+    rotted: set[tuple[BlobId, NodeId]] = field(default_factory=set)
     destroyed: set[DiskId] = field(default_factory=set)
     # Nodes whose machines are gone for good, with all their disks, and that may still be on record.
     wrecked: set[NodeId] = field(default_factory=set)
