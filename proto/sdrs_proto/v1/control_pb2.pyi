@@ -1,3 +1,4 @@
+from sdrs_proto.v1 import backup_pb2 as _backup_pb2
 from sdrs_proto.v1 import checkpoint_pb2 as _checkpoint_pb2
 from sdrs_proto.v1 import cluster_pb2 as _cluster_pb2
 from google.protobuf.internal import containers as _containers

@@ -11,84 +11,101 @@ from google.protobuf import symbol_database as _symbol_database
 _sym_db = _symbol_database.Default()
 
 
+from sdrs_proto.v1 import backup_pb2 as sdrs__proto_dot_v1_dot_backup__pb2
 from sdrs_proto.v1 import checkpoint_pb2 as sdrs__proto_dot_v1_dot_checkpoint__pb2
 from sdrs_proto.v1 import cluster_pb2 as sdrs__proto_dot_v1_dot_cluster__pb2
 from sdrs_proto.v1 import membership_pb2 as sdrs__proto_dot_v1_dot_membership__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsdrs_proto/v1/storage.proto\x12\x07sdrs.v1\x1a\x1esdrs_proto/v1/checkpoint.proto\x1a\x1bsdrs_proto/v1/cluster.proto\x1a\x1esdrs_proto/v1/membership.proto\"\xfe\x02\n\x0bWriteIntent\x12\x0f\n\x07save_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62lob_id\x18\x02 \x01(\t\x12\x0f\n\x07ordinal\x18\x03 \x01(\r\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0b\n\x03job\x18\x05 \x01(\t\x12\x0c\n\x04step\x18\x06 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x07 \x01(\x04\x12\x0c\n\x04rank\x18\x08 \x01(\r\x12\x10\n\x08group_id\x18\t \x01(\t\x12\r\n\x05\x65poch\x18\n \x01(\x04\x12\x12\n\nworld_size\x18\x0b \x01(\r\x12\"\n\x04kind\x18\x0c \x01(\x0e\x32\x14.sdrs.v1.ContentKind\x12\x12\n\nblob_count\x18\r \x01(\r\x12\x0c\n\x04pool\x18\x0e \x01(\t\x12\x0f\n\x07relayed\x18\x0f \x01(\x08\x12\x16\n\x0e\x66ragment_index\x18\x10 \x01(\r\x12\x0c\n\x04\x63ode\x18\x11 \x01(\t\x12\x19\n\x11source_size_bytes\x18\x12 \x01(\x04\x12\x0e\n\x06resent\x18\x13 \x01(\x08\x12\x11\n\tsave_pool\x18\x14 \x01(\t\"L\n\x10OpenWriteRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x06intent\x18\x02 \x01(\x0b\x32\x14.sdrs.v1.WriteIntent\"`\n\x11OpenWriteResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\t\x12\x16\n\x0e\x61lready_stored\x18\x02 \x01(\x08\x12#\n\x06stored\x18\x03 \x01(\x0b\x32\x13.sdrs.v1.StoredBlob\"P\n\nStoredBlob\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04hash\x18\x03 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x04 \x01(\t\"n\n\x0fOpenReadRequest\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06length\x18\x04 \x01(\x04\x12\x12\n\nfor_repair\x18\x05 \x01(\x08\"\"\n\x10OpenReadResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\t\"D\n\tBlobFrame\x12\x0c\n\x04open\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x0c\"\x84\x01\n\x0b\x42lobSummary\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\x0c\x12\x19\n\x11source_size_bytes\x18\x04 \x01(\x04\x12\x13\n\x0bsource_hash\x18\x05 \x01(\t\x12\x14\n\x0csource_table\x18\x06 \x01(\x0c\"8\n\x11WriteBlobResponse\x12#\n\x06stored\x18\x01 \x01(\x0b\x32\x13.sdrs.v1.StoredBlob\"Z\n\x0fReadBlobRequest\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06length\x18\x04 \x01(\x04\"\xba\x01\n\x10SealShardRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ncapability\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x04\x12\x10\n\x08group_id\x18\x06 \x01(\t\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x1d\n\x05shard\x18\x08 \x01(\x0b\x32\x0e.sdrs.v1.Shard\x12\x12\n\nworld_size\x18\t \x01(\r\"6\n\x11SealShardResponse\x12!\n\x05state\x18\x01 \x01(\x0e\x32\x12.sdrs.v1.SaveState\"\xad\x01\n\x15VerifyFragmentRequest\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x15\n\rexpected_hash\x18\x03 \x01(\t\x12\x0c\n\x04\x63ode\x18\x04 \x01(\t\x12(\n\x07sources\x18\x05 \x03(\x0b\x32\x17.sdrs.v1.FragmentSource\x12\x1c\n\x14max_bytes_per_second\x18\x06 \x01(\x04\"S\n\x0e\x46ragmentSource\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.sdrs.v1.Node\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0c\n\x04hash\x18\x03 \x01(\t\"j\n\x16VerifyFragmentResponse\x12\x15\n\rchecked_bytes\x18\x01 \x01(\x04\x12)\n\x07verdict\x18\x02 \x01(\x0e\x32\x18.sdrs.v1.FragmentVerdict\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\xf8\x01\n\x0c\x46ragmentInfo\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0f\n\x07save_id\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x17\n\x0f\x63reated_unix_ms\x18\x05 \x01(\x03\x12\x0c\n\x04hash\x18\x06 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x07 \x01(\t\x12$\n\x06origin\x18\x08 \x01(\x0b\x32\x14.sdrs.v1.WriteIntent\x12\x19\n\x11source_size_bytes\x18\t \x01(\x04\x12\x13\n\x0bsource_hash\x18\n \x01(\t\x12\x0c\n\x04\x63ode\x18\x0b \x01(\t\"R\n\x14ListFragmentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x13\n\x0bwith_origin\x18\x03 \x01(\x08\"Z\n\x15ListFragmentsResponse\x12(\n\tfragments\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.FragmentInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"7\n\x0c\x46ragmentName\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\"\x8e\x01\n\x14\x44ropFragmentsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12%\n\tauthority\x18\x02 \x01(\x0b\x32\x12.sdrs.v1.Authority\x12(\n\tfragments\x18\x03 \x03(\x0b\x32\x15.sdrs.v1.FragmentName\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"?\n\x15\x44ropFragmentsResponse\x12&\n\x07\x64ropped\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.FragmentName\"c\n\x16LookupFragmentsRequest\x12(\n\tfragments\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.FragmentName\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\">\n\x17LookupFragmentsResponse\x12#\n\x04held\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.HeldFragment\"\xb9\x01\n\x0cHeldFragment\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0f\n\x07save_id\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04hash\x18\x05 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x06 \x01(\t\x12\x19\n\x11source_size_bytes\x18\x07 \x01(\x04\x12\x13\n\x0bsource_hash\x18\x08 \x01(\t\x12\x0c\n\x04\x63ode\x18\t \x01(\t\"\xac\x02\n\x13PullFragmentRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12%\n\tauthority\x18\x02 \x01(\x0b\x32\x12.sdrs.v1.Authority\x12$\n\x06intent\x18\x03 \x01(\x0b\x32\x14.sdrs.v1.WriteIntent\x12\x0c\n\x04hash\x18\x05 \x01(\t\x12\x11\n\tsignature\x18\x07 \x01(\x0c\x12\x16\n\x0esource_blob_id\x18\x08 \x01(\t\x12\x13\n\x0bsource_code\x18\t \x01(\t\x12(\n\x07sources\x18\n \x03(\x0b\x32\x17.sdrs.v1.FragmentSource\x12\x1c\n\x14max_bytes_per_second\x18\x0b \x01(\x04\x12\x12\n\ncalled_off\x18\x0c \x01(\x08J\x04\x08\x04\x10\x05J\x04\x08\x06\x10\x07\";\n\x14PullFragmentResponse\x12#\n\x04held\x18\x01 \x01(\x0b\x32\x15.sdrs.v1.HeldFragment\">\n\rSnapshotChunk\x12\x1f\n\x02id\x18\x01 \x01(\x0b\x32\x13.sdrs.v1.SnapshotId\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x90\x01\n\nSnapshotId\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x17\n\x0f\x63reated_unix_ms\x18\x05 \x01(\x03\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\x12\x0c\n\x04hash\x18\x07 \x01(\t\"\x17\n\x15StoreSnapshotResponse\"\x16\n\x14ListSnapshotsRequest\"\x97\x01\n\x15ListSnapshotsResponse\x12&\n\tsnapshots\x18\x01 \x03(\x0b\x32\x13.sdrs.v1.SnapshotId\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x1b\n\x04node\x18\x03 \x01(\x0b\x32\r.sdrs.v1.Node\x12%\n\tauthority\x18\x04 \x01(\x0b\x32\x12.sdrs.v1.Authority\"6\n\x13ReadSnapshotRequest\x12\x1f\n\x02id\x18\x01 \x01(\x0b\x32\x13.sdrs.v1.SnapshotId*\x88\x01\n\x0f\x46ragmentVerdict\x12 \n\x1c\x46RAGMENT_VERDICT_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46RAGMENT_VERDICT_OK\x10\x01\x12\x1c\n\x18\x46RAGMENT_VERDICT_MISSING\x10\x02\x12\x1c\n\x18\x46RAGMENT_VERDICT_CORRUPT\x10\x03\x32\xc8\x07\n\x07Storage\x12\x42\n\tOpenWrite\x12\x19.sdrs.v1.OpenWriteRequest\x1a\x1a.sdrs.v1.OpenWriteResponse\x12?\n\x08OpenRead\x12\x18.sdrs.v1.OpenReadRequest\x1a\x19.sdrs.v1.OpenReadResponse\x12=\n\tWriteBlob\x12\x12.sdrs.v1.BlobFrame\x1a\x1a.sdrs.v1.WriteBlobResponse(\x01\x12:\n\x08ReadBlob\x12\x18.sdrs.v1.ReadBlobRequest\x1a\x12.sdrs.v1.BlobFrame0\x01\x12\x42\n\tSealShard\x12\x19.sdrs.v1.SealShardRequest\x1a\x1a.sdrs.v1.SealShardResponse\x12S\n\x0eVerifyFragment\x12\x1e.sdrs.v1.VerifyFragmentRequest\x1a\x1f.sdrs.v1.VerifyFragmentResponse0\x01\x12N\n\rListFragments\x12\x1d.sdrs.v1.ListFragmentsRequest\x1a\x1e.sdrs.v1.ListFragmentsResponse\x12N\n\rDropFragments\x12\x1d.sdrs.v1.DropFragmentsRequest\x1a\x1e.sdrs.v1.DropFragmentsResponse\x12T\n\x0fLookupFragments\x12\x1f.sdrs.v1.LookupFragmentsRequest\x1a .sdrs.v1.LookupFragmentsResponse\x12K\n\x0cPullFragment\x12\x1c.sdrs.v1.PullFragmentRequest\x1a\x1d.sdrs.v1.PullFragmentResponse\x12I\n\rStoreSnapshot\x12\x16.sdrs.v1.SnapshotChunk\x1a\x1e.sdrs.v1.StoreSnapshotResponse(\x01\x12N\n\rListSnapshots\x12\x1d.sdrs.v1.ListSnapshotsRequest\x1a\x1e.sdrs.v1.ListSnapshotsResponse\x12\x46\n\x0cReadSnapshot\x12\x1c.sdrs.v1.ReadSnapshotRequest\x1a\x16.sdrs.v1.SnapshotChunk0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsdrs_proto/v1/storage.proto\x12\x07sdrs.v1\x1a\x1asdrs_proto/v1/backup.proto\x1a\x1esdrs_proto/v1/checkpoint.proto\x1a\x1bsdrs_proto/v1/cluster.proto\x1a\x1esdrs_proto/v1/membership.proto\"\xfe\x02\n\x0bWriteIntent\x12\x0f\n\x07save_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62lob_id\x18\x02 \x01(\t\x12\x0f\n\x07ordinal\x18\x03 \x01(\r\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0b\n\x03job\x18\x05 \x01(\t\x12\x0c\n\x04step\x18\x06 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x07 \x01(\x04\x12\x0c\n\x04rank\x18\x08 \x01(\r\x12\x10\n\x08group_id\x18\t \x01(\t\x12\r\n\x05\x65poch\x18\n \x01(\x04\x12\x12\n\nworld_size\x18\x0b \x01(\r\x12\"\n\x04kind\x18\x0c \x01(\x0e\x32\x14.sdrs.v1.ContentKind\x12\x12\n\nblob_count\x18\r \x01(\r\x12\x0c\n\x04pool\x18\x0e \x01(\t\x12\x0f\n\x07relayed\x18\x0f \x01(\x08\x12\x16\n\x0e\x66ragment_index\x18\x10 \x01(\r\x12\x0c\n\x04\x63ode\x18\x11 \x01(\t\x12\x19\n\x11source_size_bytes\x18\x12 \x01(\x04\x12\x0e\n\x06resent\x18\x13 \x01(\x08\x12\x11\n\tsave_pool\x18\x14 \x01(\t\"L\n\x10OpenWriteRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x06intent\x18\x02 \x01(\x0b\x32\x14.sdrs.v1.WriteIntent\"`\n\x11OpenWriteResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\t\x12\x16\n\x0e\x61lready_stored\x18\x02 \x01(\x08\x12#\n\x06stored\x18\x03 \x01(\x0b\x32\x13.sdrs.v1.StoredBlob\"P\n\nStoredBlob\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04hash\x18\x03 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x04 \x01(\t\"n\n\x0fOpenReadRequest\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06length\x18\x04 \x01(\x04\x12\x12\n\nfor_repair\x18\x05 \x01(\x08\"\"\n\x10OpenReadResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\t\"D\n\tBlobFrame\x12\x0c\n\x04open\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x0c\"\x84\x01\n\x0b\x42lobSummary\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\x0c\x12\x19\n\x11source_size_bytes\x18\x04 \x01(\x04\x12\x13\n\x0bsource_hash\x18\x05 \x01(\t\x12\x14\n\x0csource_table\x18\x06 \x01(\x0c\"8\n\x11WriteBlobResponse\x12#\n\x06stored\x18\x01 \x01(\x0b\x32\x13.sdrs.v1.StoredBlob\"Z\n\x0fReadBlobRequest\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06length\x18\x04 \x01(\x04\"\xba\x01\n\x10SealShardRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ncapability\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x04\x12\x10\n\x08group_id\x18\x06 \x01(\t\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x1d\n\x05shard\x18\x08 \x01(\x0b\x32\x0e.sdrs.v1.Shard\x12\x12\n\nworld_size\x18\t \x01(\r\"6\n\x11SealShardResponse\x12!\n\x05state\x18\x01 \x01(\x0e\x32\x12.sdrs.v1.SaveState\"\xad\x01\n\x15VerifyFragmentRequest\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x15\n\rexpected_hash\x18\x03 \x01(\t\x12\x0c\n\x04\x63ode\x18\x04 \x01(\t\x12(\n\x07sources\x18\x05 \x03(\x0b\x32\x17.sdrs.v1.FragmentSource\x12\x1c\n\x14max_bytes_per_second\x18\x06 \x01(\x04\"S\n\x0e\x46ragmentSource\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.sdrs.v1.Node\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0c\n\x04hash\x18\x03 \x01(\t\"j\n\x16VerifyFragmentResponse\x12\x15\n\rchecked_bytes\x18\x01 \x01(\x04\x12)\n\x07verdict\x18\x02 \x01(\x0e\x32\x18.sdrs.v1.FragmentVerdict\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\xf8\x01\n\x0c\x46ragmentInfo\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0f\n\x07save_id\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x17\n\x0f\x63reated_unix_ms\x18\x05 \x01(\x03\x12\x0c\n\x04hash\x18\x06 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x07 \x01(\t\x12$\n\x06origin\x18\x08 \x01(\x0b\x32\x14.sdrs.v1.WriteIntent\x12\x19\n\x11source_size_bytes\x18\t \x01(\x04\x12\x13\n\x0bsource_hash\x18\n \x01(\t\x12\x0c\n\x04\x63ode\x18\x0b \x01(\t\"R\n\x14ListFragmentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x13\n\x0bwith_origin\x18\x03 \x01(\x08\"Z\n\x15ListFragmentsResponse\x12(\n\tfragments\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.FragmentInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"7\n\x0c\x46ragmentName\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\"\x8e\x01\n\x14\x44ropFragmentsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12%\n\tauthority\x18\x02 \x01(\x0b\x32\x12.sdrs.v1.Authority\x12(\n\tfragments\x18\x03 \x03(\x0b\x32\x15.sdrs.v1.FragmentName\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"?\n\x15\x44ropFragmentsResponse\x12&\n\x07\x64ropped\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.FragmentName\"c\n\x16LookupFragmentsRequest\x12(\n\tfragments\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.FragmentName\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\">\n\x17LookupFragmentsResponse\x12#\n\x04held\x18\x01 \x03(\x0b\x32\x15.sdrs.v1.HeldFragment\"\xb9\x01\n\x0cHeldFragment\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66ragment_index\x18\x02 \x01(\r\x12\x0f\n\x07save_id\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04hash\x18\x05 \x01(\t\x12\x0f\n\x07\x64isk_id\x18\x06 \x01(\t\x12\x19\n\x11source_size_bytes\x18\x07 \x01(\x04\x12\x13\n\x0bsource_hash\x18\x08 \x01(\t\x12\x0c\n\x04\x63ode\x18\t \x01(\t\"\xd3\x02\n\x13PullFragmentRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12%\n\tauthority\x18\x02 \x01(\x0b\x32\x12.sdrs.v1.Authority\x12$\n\x06intent\x18\x03 \x01(\x0b\x32\x14.sdrs.v1.WriteIntent\x12\x0c\n\x04hash\x18\x05 \x01(\t\x12\x11\n\tsignature\x18\x07 \x01(\x0c\x12\x16\n\x0esource_blob_id\x18\x08 \x01(\t\x12\x13\n\x0bsource_code\x18\t \x01(\t\x12(\n\x07sources\x18\n \x03(\x0b\x32\x17.sdrs.v1.FragmentSource\x12\x1c\n\x14max_bytes_per_second\x18\x0b \x01(\x04\x12\x12\n\ncalled_off\x18\x0c \x01(\x08\x12%\n\x06\x62\x61\x63kup\x18\r \x01(\x0b\x32\x15.sdrs.v1.BackupSourceJ\x04\x08\x04\x10\x05J\x04\x08\x06\x10\x07\"k\n\x0c\x42\x61\x63kupSource\x12%\n\x06target\x18\x01 \x01(\x0b\x32\x15.sdrs.v1.BackupTarget\x12%\n\x06object\x18\x02 \x01(\x0b\x32\x15.sdrs.v1.BackupObject\x12\r\n\x05table\x18\x03 \x01(\x0c\"D\n\x0c\x42\x61\x63kupObject\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x13\n\x0b\x64\x61ta_key_id\x18\x03 \x01(\t\"\xe4\x01\n\x13\x44\x65scribeBlobRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12%\n\tauthority\x18\x02 \x01(\x0b\x32\x12.sdrs.v1.Authority\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x0f\n\x07\x62lob_id\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x0c\n\x04hash\x18\x06 \x01(\t\x12\x0c\n\x04\x63ode\x18\x07 \x01(\t\x12(\n\x07sources\x18\x08 \x03(\x0b\x32\x17.sdrs.v1.FragmentSource\x12\x14\n\x0cwants_blake3\x18\t \x01(\x08\"5\n\x14\x44\x65scribeBlobResponse\x12\r\n\x05table\x18\x01 \x01(\x0c\x12\x0e\n\x06\x62lake3\x18\x02 \x01(\t\"\xdc\x02\n\x11UploadBlobRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12%\n\tauthority\x18\x02 \x01(\x0b\x32\x12.sdrs.v1.Authority\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x0f\n\x07\x62lob_id\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x0c\n\x04hash\x18\x06 \x01(\t\x12\x0c\n\x04\x63ode\x18\x07 \x01(\t\x12(\n\x07sources\x18\x08 \x03(\x0b\x32\x17.sdrs.v1.FragmentSource\x12%\n\x06target\x18\t \x01(\x0b\x32\x15.sdrs.v1.BackupTarget\x12%\n\x06object\x18\n \x01(\x0b\x32\x15.sdrs.v1.BackupObject\x12\x0e\n\x06\x62lake3\x18\x0b \x01(\t\x12\x1c\n\x14max_bytes_per_second\x18\x0c \x01(\x04\x12\x12\n\ncalled_off\x18\r \x01(\x08\"M\n\x12UploadBlobResponse\x12\x12\n\ndone_bytes\x18\x01 \x01(\x04\x12\x12\n\nsent_bytes\x18\x02 \x01(\x04\x12\x0f\n\x07is_done\x18\x03 \x01(\x08\";\n\x12ProbeTargetRequest\x12%\n\x06target\x18\x01 \x01(\x0b\x32\x15.sdrs.v1.BackupTarget\"?\n\x13ProbeTargetResponse\x12\x0c\n\x04step\x18\x01 \x01(\t\x12\n\n\x02ok\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\";\n\x14PullFragmentResponse\x12#\n\x04held\x18\x01 \x01(\x0b\x32\x15.sdrs.v1.HeldFragment\">\n\rSnapshotChunk\x12\x1f\n\x02id\x18\x01 \x01(\x0b\x32\x13.sdrs.v1.SnapshotId\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x90\x01\n\nSnapshotId\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x17\n\x0f\x63reated_unix_ms\x18\x05 \x01(\x03\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\x12\x0c\n\x04hash\x18\x07 \x01(\t\"\x17\n\x15StoreSnapshotResponse\"\x16\n\x14ListSnapshotsRequest\"\x97\x01\n\x15ListSnapshotsResponse\x12&\n\tsnapshots\x18\x01 \x03(\x0b\x32\x13.sdrs.v1.SnapshotId\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x1b\n\x04node\x18\x03 \x01(\x0b\x32\r.sdrs.v1.Node\x12%\n\tauthority\x18\x04 \x01(\x0b\x32\x12.sdrs.v1.Authority\"6\n\x13ReadSnapshotRequest\x12\x1f\n\x02id\x18\x01 \x01(\x0b\x32\x13.sdrs.v1.SnapshotId*\x88\x01\n\x0f\x46ragmentVerdict\x12 \n\x1c\x46RAGMENT_VERDICT_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46RAGMENT_VERDICT_OK\x10\x01\x12\x1c\n\x18\x46RAGMENT_VERDICT_MISSING\x10\x02\x12\x1c\n\x18\x46RAGMENT_VERDICT_CORRUPT\x10\x03\x32\xaa\t\n\x07Storage\x12\x42\n\tOpenWrite\x12\x19.sdrs.v1.OpenWriteRequest\x1a\x1a.sdrs.v1.OpenWriteResponse\x12?\n\x08OpenRead\x12\x18.sdrs.v1.OpenReadRequest\x1a\x19.sdrs.v1.OpenReadResponse\x12=\n\tWriteBlob\x12\x12.sdrs.v1.BlobFrame\x1a\x1a.sdrs.v1.WriteBlobResponse(\x01\x12:\n\x08ReadBlob\x12\x18.sdrs.v1.ReadBlobRequest\x1a\x12.sdrs.v1.BlobFrame0\x01\x12\x42\n\tSealShard\x12\x19.sdrs.v1.SealShardRequest\x1a\x1a.sdrs.v1.SealShardResponse\x12S\n\x0eVerifyFragment\x12\x1e.sdrs.v1.VerifyFragmentRequest\x1a\x1f.sdrs.v1.VerifyFragmentResponse0\x01\x12N\n\rListFragments\x12\x1d.sdrs.v1.ListFragmentsRequest\x1a\x1e.sdrs.v1.ListFragmentsResponse\x12N\n\rDropFragments\x12\x1d.sdrs.v1.DropFragmentsRequest\x1a\x1e.sdrs.v1.DropFragmentsResponse\x12T\n\x0fLookupFragments\x12\x1f.sdrs.v1.LookupFragmentsRequest\x1a .sdrs.v1.LookupFragmentsResponse\x12K\n\x0cPullFragment\x12\x1c.sdrs.v1.PullFragmentRequest\x1a\x1d.sdrs.v1.PullFragmentResponse\x12K\n\x0c\x44\x65scribeBlob\x12\x1c.sdrs.v1.DescribeBlobRequest\x1a\x1d.sdrs.v1.DescribeBlobResponse\x12G\n\nUploadBlob\x12\x1a.sdrs.v1.UploadBlobRequest\x1a\x1b.sdrs.v1.UploadBlobResponse0\x01\x12J\n\x0bProbeTarget\x12\x1b.sdrs.v1.ProbeTargetRequest\x1a\x1c.sdrs.v1.ProbeTargetResponse0\x01\x12I\n\rStoreSnapshot\x12\x16.sdrs.v1.SnapshotChunk\x1a\x1e.sdrs.v1.StoreSnapshotResponse(\x01\x12N\n\rListSnapshots\x12\x1d.sdrs.v1.ListSnapshotsRequest\x1a\x1e.sdrs.v1.ListSnapshotsResponse\x12\x46\n\x0cReadSnapshot\x12\x1c.sdrs.v1.ReadSnapshotRequest\x1a\x16.sdrs.v1.SnapshotChunk0\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sdrs_proto.v1.storage_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _FRAGMENTVERDICT._serialized_start=3775
-  _FRAGMENTVERDICT._serialized_end=3911
-  _WRITEINTENT._serialized_start=134
-  _WRITEINTENT._serialized_end=516
-  _OPENWRITEREQUEST._serialized_start=518
-  _OPENWRITEREQUEST._serialized_end=594
-  _OPENWRITERESPONSE._serialized_start=596
-  _OPENWRITERESPONSE._serialized_end=692
-  _STOREDBLOB._serialized_start=694
-  _STOREDBLOB._serialized_end=774
-  _OPENREADREQUEST._serialized_start=776
-  _OPENREADREQUEST._serialized_end=886
-  _OPENREADRESPONSE._serialized_start=888
-  _OPENREADRESPONSE._serialized_end=922
-  _BLOBFRAME._serialized_start=924
-  _BLOBFRAME._serialized_end=992
-  _BLOBSUMMARY._serialized_start=995
-  _BLOBSUMMARY._serialized_end=1127
-  _WRITEBLOBRESPONSE._serialized_start=1129
-  _WRITEBLOBRESPONSE._serialized_end=1185
-  _READBLOBREQUEST._serialized_start=1187
-  _READBLOBREQUEST._serialized_end=1277
-  _SEALSHARDREQUEST._serialized_start=1280
-  _SEALSHARDREQUEST._serialized_end=1466
-  _SEALSHARDRESPONSE._serialized_start=1468
-  _SEALSHARDRESPONSE._serialized_end=1522
-  _VERIFYFRAGMENTREQUEST._serialized_start=1525
-  _VERIFYFRAGMENTREQUEST._serialized_end=1698
-  _FRAGMENTSOURCE._serialized_start=1700
-  _FRAGMENTSOURCE._serialized_end=1783
-  _VERIFYFRAGMENTRESPONSE._serialized_start=1785
-  _VERIFYFRAGMENTRESPONSE._serialized_end=1891
-  _FRAGMENTINFO._serialized_start=1894
-  _FRAGMENTINFO._serialized_end=2142
-  _LISTFRAGMENTSREQUEST._serialized_start=2144
-  _LISTFRAGMENTSREQUEST._serialized_end=2226
-  _LISTFRAGMENTSRESPONSE._serialized_start=2228
-  _LISTFRAGMENTSRESPONSE._serialized_end=2318
-  _FRAGMENTNAME._serialized_start=2320
-  _FRAGMENTNAME._serialized_end=2375
-  _DROPFRAGMENTSREQUEST._serialized_start=2378
-  _DROPFRAGMENTSREQUEST._serialized_end=2520
-  _DROPFRAGMENTSRESPONSE._serialized_start=2522
-  _DROPFRAGMENTSRESPONSE._serialized_end=2585
-  _LOOKUPFRAGMENTSREQUEST._serialized_start=2587
-  _LOOKUPFRAGMENTSREQUEST._serialized_end=2686
-  _LOOKUPFRAGMENTSRESPONSE._serialized_start=2688
-  _LOOKUPFRAGMENTSRESPONSE._serialized_end=2750
-  _HELDFRAGMENT._serialized_start=2753
-  _HELDFRAGMENT._serialized_end=2938
-  _PULLFRAGMENTREQUEST._serialized_start=2941
-  _PULLFRAGMENTREQUEST._serialized_end=3241
-  _PULLFRAGMENTRESPONSE._serialized_start=3243
-  _PULLFRAGMENTRESPONSE._serialized_end=3302
-  _SNAPSHOTCHUNK._serialized_start=3304
-  _SNAPSHOTCHUNK._serialized_end=3366
-  _SNAPSHOTID._serialized_start=3369
-  _SNAPSHOTID._serialized_end=3513
-  _STORESNAPSHOTRESPONSE._serialized_start=3515
-  _STORESNAPSHOTRESPONSE._serialized_end=3538
-  _LISTSNAPSHOTSREQUEST._serialized_start=3540
-  _LISTSNAPSHOTSREQUEST._serialized_end=3562
-  _LISTSNAPSHOTSRESPONSE._serialized_start=3565
-  _LISTSNAPSHOTSRESPONSE._serialized_end=3716
-  _READSNAPSHOTREQUEST._serialized_start=3718
-  _READSNAPSHOTREQUEST._serialized_end=3772
-  _STORAGE._serialized_start=3914
-  _STORAGE._serialized_end=4882
+  _FRAGMENTVERDICT._serialized_start=4863
+  _FRAGMENTVERDICT._serialized_end=4999
+  _WRITEINTENT._serialized_start=162
+  _WRITEINTENT._serialized_end=544
+  _OPENWRITEREQUEST._serialized_start=546
+  _OPENWRITEREQUEST._serialized_end=622
+  _OPENWRITERESPONSE._serialized_start=624
+  _OPENWRITERESPONSE._serialized_end=720
+  _STOREDBLOB._serialized_start=722
+  _STOREDBLOB._serialized_end=802
+  _OPENREADREQUEST._serialized_start=804
+  _OPENREADREQUEST._serialized_end=914
+  _OPENREADRESPONSE._serialized_start=916
+  _OPENREADRESPONSE._serialized_end=950
+  _BLOBFRAME._serialized_start=952
+  _BLOBFRAME._serialized_end=1020
+  _BLOBSUMMARY._serialized_start=1023
+  _BLOBSUMMARY._serialized_end=1155
+  _WRITEBLOBRESPONSE._serialized_start=1157
+  _WRITEBLOBRESPONSE._serialized_end=1213
+  _READBLOBREQUEST._serialized_start=1215
+  _READBLOBREQUEST._serialized_end=1305
+  _SEALSHARDREQUEST._serialized_start=1308
+  _SEALSHARDREQUEST._serialized_end=1494
+  _SEALSHARDRESPONSE._serialized_start=1496
+  _SEALSHARDRESPONSE._serialized_end=1550
+  _VERIFYFRAGMENTREQUEST._serialized_start=1553
+  _VERIFYFRAGMENTREQUEST._serialized_end=1726
+  _FRAGMENTSOURCE._serialized_start=1728
+  _FRAGMENTSOURCE._serialized_end=1811
+  _VERIFYFRAGMENTRESPONSE._serialized_start=1813
+  _VERIFYFRAGMENTRESPONSE._serialized_end=1919
+  _FRAGMENTINFO._serialized_start=1922
+  _FRAGMENTINFO._serialized_end=2170
+  _LISTFRAGMENTSREQUEST._serialized_start=2172
+  _LISTFRAGMENTSREQUEST._serialized_end=2254
+  _LISTFRAGMENTSRESPONSE._serialized_start=2256
+  _LISTFRAGMENTSRESPONSE._serialized_end=2346
+  _FRAGMENTNAME._serialized_start=2348
+  _FRAGMENTNAME._serialized_end=2403
+  _DROPFRAGMENTSREQUEST._serialized_start=2406
+  _DROPFRAGMENTSREQUEST._serialized_end=2548
+  _DROPFRAGMENTSRESPONSE._serialized_start=2550
+  _DROPFRAGMENTSRESPONSE._serialized_end=2613
+  _LOOKUPFRAGMENTSREQUEST._serialized_start=2615
+  _LOOKUPFRAGMENTSREQUEST._serialized_end=2714
+  _LOOKUPFRAGMENTSRESPONSE._serialized_start=2716
+  _LOOKUPFRAGMENTSRESPONSE._serialized_end=2778
+  _HELDFRAGMENT._serialized_start=2781
+  _HELDFRAGMENT._serialized_end=2966
+  _PULLFRAGMENTREQUEST._serialized_start=2969
+  _PULLFRAGMENTREQUEST._serialized_end=3308
+  _BACKUPSOURCE._serialized_start=3310
+  _BACKUPSOURCE._serialized_end=3417
+  _BACKUPOBJECT._serialized_start=3419
+  _BACKUPOBJECT._serialized_end=3487
+  _DESCRIBEBLOBREQUEST._serialized_start=3490
+  _DESCRIBEBLOBREQUEST._serialized_end=3718
+  _DESCRIBEBLOBRESPONSE._serialized_start=3720
+  _DESCRIBEBLOBRESPONSE._serialized_end=3773
+  _UPLOADBLOBREQUEST._serialized_start=3776
+  _UPLOADBLOBREQUEST._serialized_end=4124
+  _UPLOADBLOBRESPONSE._serialized_start=4126
+  _UPLOADBLOBRESPONSE._serialized_end=4203
+  _PROBETARGETREQUEST._serialized_start=4205
+  _PROBETARGETREQUEST._serialized_end=4264
+  _PROBETARGETRESPONSE._serialized_start=4266
+  _PROBETARGETRESPONSE._serialized_end=4329
+  _PULLFRAGMENTRESPONSE._serialized_start=4331
+  _PULLFRAGMENTRESPONSE._serialized_end=4390
+  _SNAPSHOTCHUNK._serialized_start=4392
+  _SNAPSHOTCHUNK._serialized_end=4454
+  _SNAPSHOTID._serialized_start=4457
+  _SNAPSHOTID._serialized_end=4601
+  _STORESNAPSHOTRESPONSE._serialized_start=4603
+  _STORESNAPSHOTRESPONSE._serialized_end=4626
+  _LISTSNAPSHOTSREQUEST._serialized_start=4628
+  _LISTSNAPSHOTSREQUEST._serialized_end=4650
+  _LISTSNAPSHOTSRESPONSE._serialized_start=4653
+  _LISTSNAPSHOTSRESPONSE._serialized_end=4804
+  _READSNAPSHOTREQUEST._serialized_start=4806
+  _READSNAPSHOTREQUEST._serialized_end=4860
+  _STORAGE._serialized_start=5002
+  _STORAGE._serialized_end=6196
 # @@protoc_insertion_point(module_scope)

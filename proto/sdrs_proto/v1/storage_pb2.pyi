@@ -1,3 +1,4 @@
+from sdrs_proto.v1 import backup_pb2 as _backup_pb2
 from sdrs_proto.v1 import checkpoint_pb2 as _checkpoint_pb2
 from sdrs_proto.v1 import cluster_pb2 as _cluster_pb2
 from sdrs_proto.v1 import membership_pb2 as _membership_pb2
@@ -12,6 +13,26 @@ FRAGMENT_VERDICT_CORRUPT: FragmentVerdict
 FRAGMENT_VERDICT_MISSING: FragmentVerdict
 FRAGMENT_VERDICT_OK: FragmentVerdict
 FRAGMENT_VERDICT_UNSPECIFIED: FragmentVerdict
+
+class BackupObject(_message.Message):
+    __slots__ = ["data_key_id", "key", "size_bytes"]
+    DATA_KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    data_key_id: str
+    key: str
+    size_bytes: int
+    def __init__(self, key: _Optional[str] = ..., size_bytes: _Optional[int] = ..., data_key_id: _Optional[str] = ...) -> None: ...
+
+class BackupSource(_message.Message):
+    __slots__ = ["object", "table", "target"]
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    object: BackupObject
+    table: bytes
+    target: _backup_pb2.BackupTarget
+    def __init__(self, target: _Optional[_Union[_backup_pb2.BackupTarget, _Mapping]] = ..., object: _Optional[_Union[BackupObject, _Mapping]] = ..., table: _Optional[bytes] = ...) -> None: ...
 
 class BlobFrame(_message.Message):
     __slots__ = ["data", "digest", "end", "open"]
@@ -40,6 +61,36 @@ class BlobSummary(_message.Message):
     source_table: bytes
     table: bytes
     def __init__(self, size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., table: _Optional[bytes] = ..., source_size_bytes: _Optional[int] = ..., source_hash: _Optional[str] = ..., source_table: _Optional[bytes] = ...) -> None: ...
+
+class DescribeBlobRequest(_message.Message):
+    __slots__ = ["authority", "blob_id", "code", "hash", "request_id", "signature", "size_bytes", "sources", "wants_blake3"]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    BLOB_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    WANTS_BLAKE3_FIELD_NUMBER: _ClassVar[int]
+    authority: _membership_pb2.Authority
+    blob_id: str
+    code: str
+    hash: str
+    request_id: str
+    signature: bytes
+    size_bytes: int
+    sources: _containers.RepeatedCompositeFieldContainer[FragmentSource]
+    wants_blake3: bool
+    def __init__(self, request_id: _Optional[str] = ..., authority: _Optional[_Union[_membership_pb2.Authority, _Mapping]] = ..., signature: _Optional[bytes] = ..., blob_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., code: _Optional[str] = ..., sources: _Optional[_Iterable[_Union[FragmentSource, _Mapping]]] = ..., wants_blake3: bool = ...) -> None: ...
+
+class DescribeBlobResponse(_message.Message):
+    __slots__ = ["blake3", "table"]
+    BLAKE3_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    blake3: str
+    table: bytes
+    def __init__(self, table: _Optional[bytes] = ..., blake3: _Optional[str] = ...) -> None: ...
 
 class DropFragmentsRequest(_message.Message):
     __slots__ = ["authority", "fragments", "request_id", "signature"]
@@ -213,9 +264,26 @@ class OpenWriteResponse(_message.Message):
     ticket: str
     def __init__(self, ticket: _Optional[str] = ..., already_stored: bool = ..., stored: _Optional[_Union[StoredBlob, _Mapping]] = ...) -> None: ...
 
+class ProbeTargetRequest(_message.Message):
+    __slots__ = ["target"]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    target: _backup_pb2.BackupTarget
+    def __init__(self, target: _Optional[_Union[_backup_pb2.BackupTarget, _Mapping]] = ...) -> None: ...
+
+class ProbeTargetResponse(_message.Message):
+    __slots__ = ["detail", "ok", "step"]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    OK_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    detail: str
+    ok: bool
+    step: str
+    def __init__(self, step: _Optional[str] = ..., ok: bool = ..., detail: _Optional[str] = ...) -> None: ...
+
 class PullFragmentRequest(_message.Message):
-    __slots__ = ["authority", "called_off", "hash", "intent", "max_bytes_per_second", "request_id", "signature", "source_blob_id", "source_code", "sources"]
+    __slots__ = ["authority", "backup", "called_off", "hash", "intent", "max_bytes_per_second", "request_id", "signature", "source_blob_id", "source_code", "sources"]
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    BACKUP_FIELD_NUMBER: _ClassVar[int]
     CALLED_OFF_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
     INTENT_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +294,7 @@ class PullFragmentRequest(_message.Message):
     SOURCE_BLOB_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_CODE_FIELD_NUMBER: _ClassVar[int]
     authority: _membership_pb2.Authority
+    backup: BackupSource
     called_off: bool
     hash: str
     intent: WriteIntent
@@ -235,7 +304,7 @@ class PullFragmentRequest(_message.Message):
     source_blob_id: str
     source_code: str
     sources: _containers.RepeatedCompositeFieldContainer[FragmentSource]
-    def __init__(self, request_id: _Optional[str] = ..., authority: _Optional[_Union[_membership_pb2.Authority, _Mapping]] = ..., intent: _Optional[_Union[WriteIntent, _Mapping]] = ..., hash: _Optional[str] = ..., signature: _Optional[bytes] = ..., source_blob_id: _Optional[str] = ..., source_code: _Optional[str] = ..., sources: _Optional[_Iterable[_Union[FragmentSource, _Mapping]]] = ..., max_bytes_per_second: _Optional[int] = ..., called_off: bool = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., authority: _Optional[_Union[_membership_pb2.Authority, _Mapping]] = ..., intent: _Optional[_Union[WriteIntent, _Mapping]] = ..., hash: _Optional[str] = ..., signature: _Optional[bytes] = ..., source_blob_id: _Optional[str] = ..., source_code: _Optional[str] = ..., sources: _Optional[_Iterable[_Union[FragmentSource, _Mapping]]] = ..., max_bytes_per_second: _Optional[int] = ..., called_off: bool = ..., backup: _Optional[_Union[BackupSource, _Mapping]] = ...) -> None: ...
 
 class PullFragmentResponse(_message.Message):
     __slots__ = ["held"]
@@ -330,6 +399,46 @@ class StoredBlob(_message.Message):
     hash: str
     size_bytes: int
     def __init__(self, blob_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., disk_id: _Optional[str] = ...) -> None: ...
+
+class UploadBlobRequest(_message.Message):
+    __slots__ = ["authority", "blake3", "blob_id", "called_off", "code", "hash", "max_bytes_per_second", "object", "request_id", "signature", "size_bytes", "sources", "target"]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    BLAKE3_FIELD_NUMBER: _ClassVar[int]
+    BLOB_ID_FIELD_NUMBER: _ClassVar[int]
+    CALLED_OFF_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    authority: _membership_pb2.Authority
+    blake3: str
+    blob_id: str
+    called_off: bool
+    code: str
+    hash: str
+    max_bytes_per_second: int
+    object: BackupObject
+    request_id: str
+    signature: bytes
+    size_bytes: int
+    sources: _containers.RepeatedCompositeFieldContainer[FragmentSource]
+    target: _backup_pb2.BackupTarget
+    def __init__(self, request_id: _Optional[str] = ..., authority: _Optional[_Union[_membership_pb2.Authority, _Mapping]] = ..., signature: _Optional[bytes] = ..., blob_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., code: _Optional[str] = ..., sources: _Optional[_Iterable[_Union[FragmentSource, _Mapping]]] = ..., target: _Optional[_Union[_backup_pb2.BackupTarget, _Mapping]] = ..., object: _Optional[_Union[BackupObject, _Mapping]] = ..., blake3: _Optional[str] = ..., max_bytes_per_second: _Optional[int] = ..., called_off: bool = ...) -> None: ...
+
+class UploadBlobResponse(_message.Message):
+    __slots__ = ["done_bytes", "is_done", "sent_bytes"]
+    DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IS_DONE_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    done_bytes: int
+    is_done: bool
+    sent_bytes: int
+    def __init__(self, done_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., is_done: bool = ...) -> None: ...
 
 class VerifyFragmentRequest(_message.Message):
     __slots__ = ["blob_id", "code", "expected_hash", "fragment_index", "max_bytes_per_second", "sources"]
