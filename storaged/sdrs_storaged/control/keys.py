@@ -19,6 +19,12 @@
     shard/SAVE/RANK                     a rank's blobs and their holders (P3)
     round/JOB                           the restore round under way (P16)
     scrub                               the scrub under way and how far it is, or the last one; when each kind was done
+    backup/target/NAME                  where backups go, and since when that fails
+    backup/policy/TARGET/POOL[/JOB]     when, and how much is kept; when it was last done
+    backup/run/TARGET                   the run under way and how far it is, or else the last one
+    backup/object/TARGET/IDENTITY       content that the bucket has, by its BLAKE3, and under which name
+    backup/copy/TARGET/SAVE             one backed-up checkpoint
+    backup/uses/TARGET/SAVE/RANK        the content that a rank's shard in it is made of
     seal                                the catalog was exported and goes on elsewhere (P18): nothing changes any more
     replacing                           a catalog is being put in the place of an empty one; gone once it is whole
     bookmark                            written by an export to know when it has caught up with changes
@@ -49,6 +55,9 @@ REFERENCES = "reference/"
 ROUNDS = "round/"
 SHARDS = "shard/"
 SCRUB = "scrub"
+BACKUP_TARGETS = "backup/target/"
+BACKUP_POLICIES = "backup/policy/"
+BACKUP_RUNS = "backup/run/"
 SEAL = "seal"
 REPLACING = "replacing"
 BOOKMARK = "bookmark"
@@ -155,3 +164,43 @@ def shard(save_id: str, rank: int) -> str:
 
 def round_of(job_name: str) -> str:
     return f"{ROUNDS}{job_name}"
+
+
+def backup_target(name: str) -> str:
+    return f"{BACKUP_TARGETS}{name}"
+
+
+def backup_policies_of(target: str) -> str:
+    return f"{BACKUP_POLICIES}{target}/"
+
+
+def backup_policy(target: str, pool_name: str, job_name: str = "") -> str:
+    return f"{backup_policies_of(target)}{pool_name}" + (f"/{job_name}" if job_name else "")
+
+
+def backup_run(target: str) -> str:
+    return f"{BACKUP_RUNS}{target}"
+
+
+def backup_objects(target: str) -> str:
+    return f"backup/object/{target}/"
+
+
+def backup_object(target: str, identity: str) -> str:
+    return f"{backup_objects(target)}{identity}"
+
+
+def backup_copies(target: str) -> str:
+    return f"backup/copy/{target}/"
+
+
+def backup_copy(target: str, save_id: str) -> str:
+    return f"{backup_copies(target)}{save_id}"
+
+
+def backup_uses_of(target: str, save_id: str = "") -> str:
+    return f"backup/uses/{target}/" + (f"{save_id}/" if save_id else "")
+
+
+def backup_uses(target: str, save_id: str, rank: int) -> str:
+    return f"{backup_uses_of(target, save_id)}{rank:06d}"

@@ -1,0 +1,1 @@
+"""Backups in buckets, as the controller carries them out: what is due, what the bucket has, what may go from it."""
