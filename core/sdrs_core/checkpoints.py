@@ -163,6 +163,8 @@ class Save:
     # The target that has it, of one that is kept in the backup only; empty: the cluster has it. While it is set nothing
     # that nodes have of it counts, and nobody refers to it.
     evicted: str = ""
+    # When it was last brought back from there.
+    recalled_unix_ms: int = 0
     # Of one that came out of a backup, CLUSTER/SAVE: whose it was, and under which id.
     origin: str = ""
 

@@ -11,6 +11,7 @@ from sdrs_core.codes import MIRROR
 from sdrs_core.ids import BlobId, DiskId, SaveId, random_id
 from sdrs_core.stocks import fragment_bytes
 from sdrs_proto import convert
+from sdrs_proto.backup_convert import target_to
 from sdrs_proto.limits import MAX_PAGE_SIZE
 from sdrs_proto.services import STORAGE, Stub
 from sdrs_proto.signing import signature
@@ -18,7 +19,7 @@ from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.config import split_address
 from sdrs_storaged.control.claims import FragmentName
 from sdrs_storaged.control.collector import Fragment
-from sdrs_storaged.control.copier import HeldFragment, Pull
+from sdrs_storaged.control.copier import HeldFragment, InBucket, Pull
 from sdrs_storaged.control.looks import FragmentCheck
 from sdrs_storaged.rpc.channels import Channels, call, stream
 
@@ -27,6 +28,8 @@ _PROBE_SECONDS = 0.5
 _VERIFY_SECONDS = 6 * 3600.0
 # A copy slower than this is given up, and tried again from elsewhere.
 _SLOWEST_PULL_BYTES_PER_SECOND = 5_000_000
+# A bucket may be far away, and there is no elsewhere.
+_SLOWEST_RECALL_BYTES_PER_SECOND = 200_000
 
 
 class NodeClient:
@@ -88,8 +91,12 @@ class NodeClient:
             max_bytes_per_second=limit,
             called_off=pull.is_called_off,
         )
+        slowest = _SLOWEST_PULL_BYTES_PER_SECOND
+        if pull.backup:
+            request.backup.CopyFrom(_backup_source_to(pull.backup))
+            slowest = _SLOWEST_RECALL_BYTES_PER_SECOND
         request.signature = signature(order.secret, request)
-        timeout_seconds = _LONG_SECONDS + blob.size_bytes / _SLOWEST_PULL_BYTES_PER_SECOND
+        timeout_seconds = _LONG_SECONDS + blob.size_bytes / slowest
         if limit:
             timeout_seconds += 2 * fragment_bytes(blob, pull.fragment_index) / limit
         response = await call(self._stub(node).pull_fragment, request, f"node {node.id}", timeout_seconds)
@@ -142,6 +149,15 @@ def _sources_to(sources: Sequence[tuple[Node, Holder]]) -> list[pb.FragmentSourc
         pb.FragmentSource(node=convert.node_to(node), fragment_index=holder.fragment_index, hash=holder.fragment_hash)
         for node, holder in sources
     ]
+
+
+def _backup_source_to(backup: InBucket) -> pb.BackupSource:
+    place = backup.place
+    return pb.BackupSource(
+        target=target_to(backup.target),
+        object=pb.BackupObject(key=place.key, size_bytes=place.size_bytes, data_key_id=place.data_key_id),
+        table=backup.table,
+    )
 
 
 def _held_from(message: pb.HeldFragment) -> HeldFragment:
