@@ -83,6 +83,8 @@ class Commits:
         self._homes = Homes(records)
         # Told of a commit that has less redundancy than its pool asks for, or is still to be mirrored.
         self.on_unfinished: Callable[[], None] = lambda: None
+        # Told of each commit; it must not wait for anything.
+        self.on_committed: Callable[[Save], None] = lambda save: None
 
     async def load(self) -> None:
         """Take over what a former controller left pending; each gets a fresh lease."""
@@ -242,6 +244,7 @@ class Commits:
             log.warning("committed_degraded", job=save.job, step=save.step, fault_level=str(committed.level))
         if committed.degraded or self._members.pool(save.pool).mirror_pool:
             self.on_unfinished()
+        self.on_committed(committed)
 
     # Abort
 

@@ -8,6 +8,7 @@ from sdrs_core.attempts import Job
 from sdrs_core.cluster import DiskState, NodeState
 from sdrs_core.failover import Liveness
 from sdrs_storaged.config import ControllerConfig
+from sdrs_storaged.control.backup.assembly import Backups
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.cluster_map import ClusterMap
@@ -130,6 +131,8 @@ class Controller:
             give_up=self.losses.give_up,
             wake=self._membership_changed,
         )
+        self.backups = Backups(records, self.members, self.catalog, self.events, clock)
+        self.commits.on_committed = self.backups.committed
         self.node_questions = NodeQuestions(self.members, look)
         self.disks = Disks(
             tables,
@@ -158,6 +161,7 @@ class Controller:
         await controller.commits.load()
         await controller.rounds.load()
         await controller.repairer.load_settings()
+        await controller.backups.load()
         log.info("controller_active", cluster=cluster.id, term=term.number, pending_saves=len(controller.commits))
         return controller
 
@@ -165,7 +169,11 @@ class Controller:
         """All that goes on by itself, until it is cancelled or the term is over."""
         try:
             await run_until_one_fails(
-                self.failover.run(), self.repairer.run(), self.collector.run(), self.scrubber.run()
+                self.failover.run(),
+                self.repairer.run(),
+                self.collector.run(),
+                self.scrubber.run(),
+                self.backups.run(),
             )
         finally:
             await self.detector.close()
@@ -227,6 +235,7 @@ class Controller:
             ],
             "checkpoints are damaged",
         )
+        found += _some(self.backups.warnings(), "warnings are about backups")
         return found
 
 

@@ -19,6 +19,7 @@ from sdrs_storaged.control.controller import Controller
 from sdrs_storaged.control.rounds import Outcome
 from sdrs_storaged.control.saves import SaveRequest
 from sdrs_storaged.control.verifier import Progress
+from sdrs_storaged.rpc.backup_service import BackupService
 from sdrs_storaged.rpc.edge import page_size
 from sdrs_storaged.rpc.meta_service import MetaService
 from sdrs_storaged.rpc.operations_service import OperationsService
@@ -35,13 +36,14 @@ _OUTCOMES = {
 }
 
 
-class ControlService(OperationsService, PoolService, UpkeepService, MetaService, ScrubService):
+class ControlService(OperationsService, PoolService, UpkeepService, MetaService, ScrubService, BackupService):
     def __init__(self, controller: Controller, archives: Archives, metrics_endpoint: Callable[[], str]) -> None:
         OperationsService.__init__(self, controller)
         PoolService.__init__(self, controller)
         UpkeepService.__init__(self, controller)
         MetaService.__init__(self, archives.exporter, archives.importer, archives.rebuilder)
         ScrubService.__init__(self, controller.scrubber)
+        BackupService.__init__(self, controller.backups)
         self._saves = controller.saves
         self._catalog = controller.catalog
         self._metrics_endpoint = metrics_endpoint

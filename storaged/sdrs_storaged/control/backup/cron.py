@@ -15,5 +15,5 @@ def next_by_cron(line: str, after_unix_ms: int) -> int:
     try:
         moment = next(CronSim(line, datetime.fromtimestamp(after_unix_ms / 1000, UTC)))
     except (CronSimError, StopIteration) as error:
-        raise InvalidArgumentError(f'"{line}" is not a cron line that ever comes: {error or "no such day"}') from None
+        raise InvalidArgumentError(f'"{line}" is not a cron line that ever comes: {error}') from None
     return int(moment.timestamp() * 1000)

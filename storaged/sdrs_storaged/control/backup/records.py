@@ -1,5 +1,5 @@
-"""What the MetaStore keeps of backups. The bucket alone is enough to restore; this says what need not be uploaded again,
-and what nobody needs any more.
+"""What the MetaStore keeps of backups. The bucket alone is enough to restore; this says what need not be uploaded
+again, and what nobody needs any more.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ObjectState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ObjectRecord:
-    """Content by its identity. ``former``: the keys of condemned objects of the same content that may still be there."""
+    """Content by its identity. ``former``: keys of condemned objects of the same content that may still be there."""
 
     place: ObjectPlace
     state: ObjectState
@@ -159,7 +159,9 @@ class Run:
     current: str = ""
     # The last key that is done, of whatever its kind goes through: the next controller goes on behind it.
     done_key: str = ""
-    # An operator's word; or the term that it belongs to is over.
+    # The key of the policy whose run this is; empty: an operator asked for it.
+    policy_key: str = ""
+    # An operator's word.
     is_stopping: bool = False
 
     @property

@@ -1,0 +1,83 @@
+"""The buckets as this controller sees them.
+
+All calls block, so they run in threads; each target has its own few. One that hangs is waited for until a deadline, and
+holds up nothing but itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from sdrs_core.backup.targets import Target, TargetName
+from sdrs_core.errors import PermissionDeniedError, UnavailableError
+
+if TYPE_CHECKING:
+    from sdrs_storaged.bucket.bucket import Bucket
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_THREADS = 8
+_CALL_SECONDS = 120.0
+_PAGE = 500
+
+
+class Buckets:
+    def __init__(self) -> None:
+        self._threads: dict[TargetName, ThreadPoolExecutor] = {}
+        self._open: dict[TargetName, Bucket] = {}
+
+    async def call(
+        self, target: Target, work: Callable[Concatenate[Bucket, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """``work`` with the bucket, in a thread; UnavailableError if the store keeps it waiting for too long."""
+        threads = self._threads.get(target.name)
+        if threads is None:
+            threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"backup-{target.name}")
+            self._threads[target.name] = threads
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_CALL_SECONDS):
+                return await loop.run_in_executor(threads, partial(self._work, target, work, *args, **named))
+        except TimeoutError:
+            raise UnavailableError(
+                f"backup target {target.name} did not answer within {_CALL_SECONDS:.0f} s", target=target.name
+            ) from None
+
+    def _work(self, target: Target, work: Callable[Concatenate[Bucket, P], T], *args: P.args, **named: P.kwargs) -> T:
+        bucket = self._open.get(target.name)
+        if bucket is None or bucket.target != target:
+            # Only where there is a target: what speaks with buckets takes long to load.
+            from sdrs_storaged.bucket.opening import open_bucket
+
+            bucket = self._open[target.name] = open_bucket(target)
+        try:
+            return work(bucket, *args, **named)
+        except PermissionDeniedError:
+            # Credentials and keys are looked for again: perhaps somebody has put the right ones there.
+            self._open.pop(target.name, None)
+            raise
+
+    async def each(self, target: Target, listing: Callable[[Bucket], Iterator[T]]) -> AsyncIterator[T]:
+        """What ``listing`` gives, a page at a time. One that ends without an error was complete (I7)."""
+        found = await self.call(target, listing)
+        while page := await self.call(target, lambda bucket: list(islice(found, _PAGE))):
+            for one in page:
+                yield one
+
+    def forget(self, target: TargetName) -> None:
+        bucket, threads = self._open.pop(target, None), self._threads.pop(target, None)
+        if bucket and threads:
+            threads.submit(bucket.close)
+        if threads:
+            # Who hangs is not waited for.
+            threads.shutdown(wait=False)
+
+    def close(self) -> None:
+        for target in list(self._threads):
+            self.forget(target)
