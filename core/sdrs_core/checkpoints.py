@@ -118,6 +118,10 @@ class Shard:
         """Whatever has fragments somewhere."""
         return (*self.blobs, *self.mirrors)
 
+    def is_in_backup_only(self, blob: Blob) -> bool:
+        """By intention: the last that is on record for a blob never goes off it (I4), unless its save was evicted."""
+        return not blob.holders and all(mirror.ordinal != blob.ordinal for mirror in self.mirrors)
+
 
 @dataclass(frozen=True, slots=True)
 class Save:
@@ -156,6 +160,13 @@ class Save:
     referrals: int = 0
     # Of a retired one: what nobody referred to was let go, and who was asked then; empty: it is whole.
     trimmed: str = ""
+    # The target that has it, of one that is kept in the backup only; empty: the cluster has it. While it is set nothing
+    # that nodes have of it counts, and nobody refers to it.
+    evicted: str = ""
+    # When it was last brought back from there.
+    recalled_unix_ms: int = 0
+    # Of one that came out of a backup, CLUSTER/SAVE: whose it was, and under which id.
+    origin: str = ""
 
     @property
     def title(self) -> str:
@@ -164,7 +175,7 @@ class Save:
     @property
     def stored_bytes(self) -> int:
         """What it stores itself."""
-        return self.size_bytes - self.referenced_bytes
+        return 0 if self.evicted else self.size_bytes - self.referenced_bytes
 
 
 def content_hash(blobs: Iterable[tuple[int, str]]) -> str:

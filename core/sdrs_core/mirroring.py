@@ -17,8 +17,8 @@ def choose_mirrored(saves: Sequence[Save], ratio: float, *, total_bytes: int | N
     left_bytes = ratio * (sum(save.stored_bytes for save in saves) if total_bytes is None else total_bytes)
     chosen: set[SaveId] = set()
     for save in saves:
-        # One that was set aside is no longer the job's history, and a damaged one cannot be mirrored whole.
-        if save.state is not SaveState.COMMITTED or save.damage:
+        # One that was set aside is no longer the job's history; a damaged or an evicted one cannot be mirrored whole.
+        if save.state is not SaveState.COMMITTED or save.damage or save.evicted:
             continue
         left_bytes -= save.stored_bytes
         if chosen and left_bytes < 0:

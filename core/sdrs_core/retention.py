@@ -25,8 +25,9 @@ def decide_retention(
     """Of one job's readable generations, newest first, those to delete.
 
     Of several generations of a step only the newest that is committed counts, the others are set aside (P1). Only
-    checkpoints at their pool's level and without known damage count towards what is kept, so that a run of poor ones
-    never pushes out the good; the newest such one stays whatever the policy says, and so does what is held or pinned.
+    checkpoints at their pool's level, in the cluster itself and without known damage count towards what is kept, so that
+    a run of poor ones never pushes out the good; the newest such one stays whatever the policy says, and so does what is
+    held or pinned.
     """
     if policy.keeps_all:
         return []
@@ -35,7 +36,7 @@ def decide_retention(
     newest_good: SaveId | None = None
     good_seen = 0
     for save in saves:
-        is_good = save.save_id in current and save.level >= pool_level and not save.damage
+        is_good = save.save_id in current and save.level >= pool_level and not (save.damage or save.evicted)
         good_seen += is_good
         if is_good and newest_good is None:
             newest_good = save.save_id

@@ -382,6 +382,8 @@ def save_to(save: Save) -> checkpoint_pb2.Checkpoint:
         failed_restores=save.failed_restores,
         restore_failure=save.restore_failure,
         referenced_bytes=save.referenced_bytes,
+        evicted=save.evicted,
+        origin=save.origin,
     )
 
 
@@ -409,6 +411,8 @@ def save_from(message: checkpoint_pb2.Checkpoint) -> Save:
         failed_restores=tuple(message.failed_restores),
         restore_failure=message.restore_failure,
         referenced_bytes=message.referenced_bytes,
+        evicted=message.evicted,
+        origin=message.origin,
     )
 
 

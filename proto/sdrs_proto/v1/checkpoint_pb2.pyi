@@ -65,13 +65,14 @@ class BlobReference(_message.Message):
     def __init__(self, ordinal: _Optional[int] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., blake3: _Optional[str] = ..., home_save_id: _Optional[str] = ..., home_step: _Optional[int] = ..., home_ordinal: _Optional[int] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ["attempt", "committed_unix_ms", "created_unix_ms", "damage", "degraded", "ended_unix_ms", "failed_restores", "held", "job", "kind", "level", "mirror_pool", "note", "pool", "referenced_bytes", "restore_failure", "save_id", "size_bytes", "state", "step", "world_size"]
+    __slots__ = ["attempt", "committed_unix_ms", "created_unix_ms", "damage", "degraded", "ended_unix_ms", "evicted", "failed_restores", "held", "job", "kind", "level", "mirror_pool", "note", "origin", "pool", "referenced_bytes", "restore_failure", "save_id", "size_bytes", "state", "step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     ENDED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
     FAILED_RESTORES_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +80,7 @@ class Checkpoint(_message.Message):
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     MIRROR_POOL_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
     REFERENCED_BYTES_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FAILURE_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +95,7 @@ class Checkpoint(_message.Message):
     damage: str
     degraded: bool
     ended_unix_ms: int
+    evicted: str
     failed_restores: _containers.RepeatedScalarFieldContainer[str]
     held: bool
     job: str
@@ -100,6 +103,7 @@ class Checkpoint(_message.Message):
     level: _cluster_pb2.Level
     mirror_pool: str
     note: str
+    origin: str
     pool: str
     referenced_bytes: int
     restore_failure: str
@@ -108,7 +112,7 @@ class Checkpoint(_message.Message):
     state: SaveState
     step: int
     world_size: int
-    def __init__(self, save_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., world_size: _Optional[int] = ..., pool: _Optional[str] = ..., kind: _Optional[_Union[ContentKind, str]] = ..., state: _Optional[_Union[SaveState, str]] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., size_bytes: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., committed_unix_ms: _Optional[int] = ..., held: bool = ..., damage: _Optional[str] = ..., note: _Optional[str] = ..., ended_unix_ms: _Optional[int] = ..., degraded: bool = ..., mirror_pool: _Optional[str] = ..., referenced_bytes: _Optional[int] = ..., failed_restores: _Optional[_Iterable[str]] = ..., restore_failure: _Optional[str] = ...) -> None: ...
+    def __init__(self, save_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., world_size: _Optional[int] = ..., pool: _Optional[str] = ..., kind: _Optional[_Union[ContentKind, str]] = ..., state: _Optional[_Union[SaveState, str]] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., size_bytes: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., committed_unix_ms: _Optional[int] = ..., held: bool = ..., damage: _Optional[str] = ..., note: _Optional[str] = ..., ended_unix_ms: _Optional[int] = ..., degraded: bool = ..., mirror_pool: _Optional[str] = ..., referenced_bytes: _Optional[int] = ..., failed_restores: _Optional[_Iterable[str]] = ..., restore_failure: _Optional[str] = ..., evicted: _Optional[str] = ..., origin: _Optional[str] = ...) -> None: ...
 
 class Holder(_message.Message):
     __slots__ = ["disk_id", "dropping", "fragment_hash", "fragment_index", "node_id"]

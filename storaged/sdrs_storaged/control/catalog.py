@@ -102,7 +102,10 @@ class Catalog(CatalogReader):
                         await self._mark_unmarked(stored.key, home_id, damage)
 
     async def _mark_unmarked(self, key: str, save_id: SaveId, damage: str) -> None:
-        await self.amend(key, save_id, lambda known: known if known.damage else replace(known, damage=damage))
+        def mark(known: Save) -> Save:
+            return known if known.damage or known.evicted else replace(known, damage=damage)
+
+        await self.amend(key, save_id, mark)
 
     async def delete(self, job: JobName, step: int, *, why: str) -> Save:
         """Into the trash, from where it can be undeleted until its grace period is over; or, while others refer to it,

@@ -7,10 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from sdrs_core.backup.manifests import ObjectPlace
+from sdrs_core.backup.targets import Target
 from sdrs_core.checkpoints import Blob, Holder, Save, Shard
 from sdrs_core.cluster import Node, NodeState, Order
 from sdrs_core.codes import MIRROR
-from sdrs_core.errors import CorruptDataError, SdrsError, UnavailableError
+from sdrs_core.errors import (
+    CorruptDataError,
+    DiskFailedError,
+    FullError,
+    NotFoundError,
+    SdrsError,
+    UnavailableError,
+)
 from sdrs_core.ids import BlobId, DiskId, NodeId, PoolName, SaveId
 from sdrs_core.repair import Copy, Trim
 from sdrs_core.stocks import fragment_bytes
@@ -64,6 +73,15 @@ class HeldFragment:
 
 
 @dataclass(frozen=True, slots=True)
+class InBucket:
+    """Where a backup has the plain bytes of a blob. ``table``: the digests of its blocks, whose hash is on record."""
+
+    target: Target
+    place: ObjectPlace
+    table: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Pull:
     """A fragment to make, with all that its header tells, so that the catalog can be rebuilt from it (P19).
 
@@ -82,6 +100,8 @@ class Pull:
     max_bytes_per_second: int = 0
     # Whoever makes it stops.
     is_called_off: bool = False
+    # It is fetched from there, and from no other node.
+    backup: InBucket | None = None
 
 
 class CopyCommands(Protocol):
@@ -194,6 +214,23 @@ class Copier:
         order = await self._members.order(node.id)
         if name not in await self._nodes.drop_fragments(node, [name], order):
             raise UnavailableError(f"node {node.id} did not confirm that blob {name[0]} is dropped")
+
+    async def undo(self, blob_id: BlobId, made: Sequence[Holder]) -> None:
+        """Never on record, so nobody misses it. What cannot be dropped now is found as an orphan."""
+        for holder in made:
+            try:
+                await self.drop(holder.node_id, (blob_id, holder.fragment_index))
+            except SdrsError as error:
+                log.warning("not_undone", blob=blob_id, node=holder.node_id, why=error.message)
+
+    def is_refusal(self, error: SdrsError, target: NodeId) -> bool:
+        """Whether why a fragment was not made is about the target: another one may do."""
+        if isinstance(error, FullError | DiskFailedError):
+            return True
+        try:
+            return self._members.node(target).state is not NodeState.UP
+        except NotFoundError:
+            return True
 
     async def check_held(self, blob: Blob, holders: Sequence[Holder], *, beside: Holder | None = None) -> None:
         """A fragment is let go for what others have, not for what they are said to have. ``beside``: the one that was

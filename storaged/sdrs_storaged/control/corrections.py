@@ -105,7 +105,7 @@ class Corrections:
         return [
             self._where(forms[0], shard.rank)
             for forms in forms_of(shard)
-            if not any(self._is_seen(blob) for blob in forms)
+            if not any(self._is_seen(blob) or shard.is_in_backup_only(blob) for blob in forms)
         ]
 
     def _is_seen(self, blob: Blob) -> bool:

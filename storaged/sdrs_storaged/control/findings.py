@@ -56,6 +56,8 @@ class Judge:
         None: it would be lost by what was found, but who holds it has changed meanwhile, so it has to be looked at
         again.
         """
+        if all(shard.is_in_backup_only(blob) for blob in forms):
+            return []
         judgement = judge(forms, {(found.blob.id, found.holder): found.look for found in findings})
         if judgement.is_lost and not await self._is_unchanged(shard, forms):
             return None

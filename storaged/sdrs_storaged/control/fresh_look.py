@@ -99,6 +99,8 @@ class FreshLook:
     async def _without(self, is_there: Place) -> Found:
         found = Found()
         async for stored in self._saves():
+            if stored.value.evicted:
+                continue  # whatever a recall left on nodes, the backup has it
             save, troubles = stored.value, set[Trouble]()
             nodes = self._stocks()
             async for shard in self._records.all(keys.shards(save.save_id), Shard):
@@ -176,15 +178,22 @@ class FreshLook:
             if stored.value.state.is_kept:
                 async for shard in self._records.all(keys.shards(stored.value.save_id), Shard):
                     if any(_touched(shard.value, _on_node(node_id))):
-                        await self._forget(shard, node_id)
+                        await self._forget(shard, node_id, is_evicted=bool(stored.value.evicted))
 
-    async def _forget(self, shard: Stored[Shard], node_id: NodeId) -> None:
+    async def _forget(self, shard: Stored[Shard], node_id: NodeId, *, is_evicted: bool) -> None:
         is_there, nodes = _on_node(node_id), self._stocks()
+
+        def strip(blob: Blob) -> Blob:
+            """Never what nobody else has: it would be forgotten (I4)."""
+            if not is_evicted and not _is_elsewhere(shard.value, blob, is_there, nodes):
+                return blob
+            return replace(blob, holders=tuple(_elsewhere(blob.holders, is_there)))
+
         for _ in range(MAX_TRIES):
             stripped = replace(
                 shard.value,
-                blobs=tuple(_stripped(shard.value, blob, is_there, nodes) for blob in shard.value.blobs),
-                mirrors=tuple(_stripped(shard.value, blob, is_there, nodes) for blob in shard.value.mirrors),
+                blobs=tuple(map(strip, shard.value.blobs)),
+                mirrors=tuple(map(strip, shard.value.mirrors)),
             )
             try:
                 await self._records.commit([shard.unchanged()], [put(shard.key, stripped)])
@@ -222,13 +231,6 @@ def _is_elsewhere(shard: Shard, blob: Blob, is_there: Place, nodes: Mapping[Node
 
 def _is_given_up(holder: Holder, nodes: Mapping[NodeId, Stock]) -> bool:
     return holder.node_id in nodes and holder.disk_id in nodes[holder.node_id].retired_disks
-
-
-def _stripped(shard: Shard, blob: Blob, is_there: Place, nodes: Mapping[NodeId, Stock]) -> Blob:
-    """Never what nobody else has: it would be forgotten (I4)."""
-    if not _is_elsewhere(shard, blob, is_there, nodes):
-        return blob
-    return replace(blob, holders=tuple(_elsewhere(blob.holders, is_there)))
 
 
 def _held_bytes(blob: Blob, is_there: Place) -> int:

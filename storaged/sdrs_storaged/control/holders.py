@@ -100,6 +100,17 @@ class HolderRecords:
 
         return await self._edit(shard_key, old_id, edit, _known_nodes(new.holders)) is not None
 
+    async def bring_back(self, shard_key: str, old_id: BlobId, new: Blob) -> bool:
+        """As ``swap``, also of what no node is on record for: its save is kept in the backup only, where ``new`` comes
+        from.
+        """
+
+        def edit(shard: Shard, blob: Blob) -> Blob | None:
+            is_wanted = shard.is_in_backup_only(blob) or _is_wanted(shard, blob)
+            return new if is_wanted and _is_same(blob, new) else None
+
+        return await self._edit(shard_key, old_id, edit, _known_nodes(new.holders)) is not None
+
     async def add_mirror(self, shard_key: str, blob_id: BlobId, mirror: Blob) -> bool:
         """Beside ``blob_id``. False if nobody wants it any more, or there is one already."""
 

@@ -25,6 +25,7 @@
     backup/object/TARGET/IDENTITY       content that the bucket has, by its BLAKE3, and under which name
     backup/copy/TARGET/SAVE             one backed-up checkpoint
     backup/uses/TARGET/SAVE/RANK        the content that a rank's shard in it is made of
+    backup/import/TARGET/SAVE           the shards of an import are being written; gone once it can be seen
     seal                                the catalog was exported and goes on elsewhere (P18): nothing changes any more
     replacing                           a catalog is being put in the place of an empty one; gone once it is whole
     bookmark                            written by an export to know when it has caught up with changes
@@ -204,3 +205,11 @@ def backup_uses_of(target: str, save_id: str = "") -> str:
 
 def backup_uses(target: str, save_id: str, rank: int) -> str:
     return f"{backup_uses_of(target, save_id)}{rank:06d}"
+
+
+def backup_imports(target: str) -> str:
+    return f"backup/import/{target}/"
+
+
+def backup_import(target: str, save_id: str) -> str:
+    return f"{backup_imports(target)}{save_id}"

@@ -60,6 +60,8 @@ class Losses:
             raise RefusedError(f'{", ".join(held[:8])} is held: release it first with "sdrs ckpt release JOB STEP"')
 
     async def _is_available(self, save: Save, on: Set[NodeId] | None = None) -> bool:
+        if save.evicted:
+            return True  # in the backup
         nodes = self._stocks.now()
         async for own in self._records.all(keys.shards(save.save_id), Shard):
             needed = [(own, blob) for blob in own.value.blobs] + await self._catalog.homes.referred(own.value)

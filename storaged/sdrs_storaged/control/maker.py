@@ -13,8 +13,8 @@ from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import replace
 
 from sdrs_core.checkpoints import Blob, Holder, Save, Shard
-from sdrs_core.cluster import NodeState, Pool
-from sdrs_core.errors import DiskFailedError, FullError, NotFoundError, SdrsError, UnavailableError
+from sdrs_core.cluster import Pool
+from sdrs_core.errors import SdrsError, UnavailableError
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import BlobId, NodeId, random_id
 from sdrs_core.mirroring import twin_of
@@ -24,7 +24,6 @@ from sdrs_core.soundness import counted
 from sdrs_storaged.control.claims import Claims
 from sdrs_storaged.control.copier import Copier, Leash, Pull
 from sdrs_storaged.control.holders import HolderRecords
-from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.mirrors import Drop
 from sdrs_storaged.control.records import Stored
 from sdrs_storaged.control.stocks import View
@@ -38,8 +37,7 @@ Reserve = Callable[[NodeId, Leash], AbstractAsyncContextManager[None]]
 
 
 class Maker:
-    def __init__(self, members: Members, holders: HolderRecords, copier: Copier, claims: Claims) -> None:
-        self._members = members
+    def __init__(self, holders: HolderRecords, copier: Copier, claims: Claims) -> None:
         self._holders = holders
         self._copier = copier
         self._claims = claims
@@ -69,7 +67,7 @@ class Maker:
                         async with reserve(target, leash):
                             made.append(await self._copier.pull(target, pull, action.sources, leash))
                     except SdrsError as error:
-                        if not self._is_refusal(error, target):
+                        if not self._copier.is_refusal(error, target):
                             raise
                         refused.add(target)
                         targets = _plan_without(refused, action, view, pool, made, error)
@@ -77,7 +75,7 @@ class Maker:
                 if not is_good_enough(action.form, made, view.nodes, is_mirror=action.is_mirror):
                     raise UnavailableError(f"too little of blob {old.id} could be made as {action.form.code}")
             except SdrsError:
-                await self._undo(new.id, made)
+                await self._copier.undo(new.id, made)
                 raise
             whole = replace(new, holders=tuple(made))
             # P2, P4: on record all at once. If the answer is lost it may be there, and stays; else it is an orphan.
@@ -86,26 +84,9 @@ class Maker:
             else:
                 recorded = await self._holders.swap(stored.key, old.id, whole)
             if not recorded:
-                await self._undo(new.id, made)
+                await self._copier.undo(new.id, made)
         log.info("blob_made", blob=new.id, of=old.id, code=new.code, pool=pool.name, recorded=recorded)
         return whole if recorded else None
-
-    def _is_refusal(self, error: SdrsError, target: NodeId) -> bool:
-        """Whether it is about the target: another one may do."""
-        if isinstance(error, FullError | DiskFailedError):
-            return True
-        try:
-            return self._members.node(target).state is not NodeState.UP
-        except NotFoundError:
-            return True
-
-    async def _undo(self, blob_id: BlobId, made: Sequence[Holder]) -> None:
-        """Never on record, so nobody misses it. What cannot be dropped now is found as an orphan."""
-        for holder in made:
-            try:
-                await self._copier.drop(holder.node_id, (blob_id, holder.fragment_index))
-            except SdrsError as error:
-                log.warning("not_undone", blob=blob_id, node=holder.node_id, why=error.message)
 
     async def drop(self, stored: Stored[Shard], action: Drop, own: Decision, view: View) -> list[Holder]:
         """Those that are gone. Raises why others are not, once these are off the record."""

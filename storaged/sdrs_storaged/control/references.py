@@ -53,7 +53,8 @@ class References:
                     strangers -= names
                     mine = {(blob.id, h.fragment_index) for h in blob.holders if h.node_id == node_id}
                     readers = (h for h in counted(blob) if (h.node_id, h.disk_id) in disks)
-                    is_short = sparing and not is_readable(blob, readers)
+                    is_wanted = sparing and not shard.value.is_in_backup_only(blob)
+                    is_short = is_wanted and not is_readable(blob, readers)
                     is_whole &= not is_short
                     for name in names if is_short else names & mine:
                         unnamed.pop(name, None)

@@ -42,7 +42,8 @@ class Referrals:
         for stored in page:
             save = stored.value
             is_like = (save.pool, save.kind) == (pool.name, kind) and rank < save.world_size
-            if is_like and save.state.is_readable and save.level >= pool.level and not save.damage:
+            is_here = save.state.is_readable and not save.evicted
+            if is_like and is_here and save.level >= pool.level and not save.damage:
                 shard = await self._records.get(keys.shard(save.save_id, rank), Shard)
                 return await self._sound(save, shard.value, pool) if shard else ()
         return ()
@@ -67,7 +68,7 @@ class Referrals:
         why = ""
         for save_id, step in {(ref.home.save_id, ref.home.step) for ref in shard.references}:
             home = await self._homes.save(save.job, Home(save_id, step, 0)) if not why else None
-            if home is None or home.value.pool != save.pool or home.value.damage:
+            if home is None or home.value.pool != save.pool or home.value.damage or home.value.evicted:
                 why = why or f"save {save_id} is not one that it may refer to (any more)"
         if not why and len({*save.homes, *homes}) > MAX_HOMES:
             why = f"it would refer to more than {MAX_HOMES} saves"
@@ -103,7 +104,7 @@ class Referrals:
         writes: list[Op] = []
         for home in new:
             stored = await self._homes.save(save.job, home)
-            if stored is None:
+            if stored is None or stored.value.evicted:
                 raise SaveFailedError(
                     f"{save.title}: save {home.save_id}, to which it refers, is gone: store all of it"
                 )

@@ -168,7 +168,7 @@ class RollCall:
         damage = f"rank {rank} is {verdict} on node {holder.node_id}: nobody else on record brings blob {blob.id} back"
 
         def edit(known: Save) -> Save:
-            return known if known.damage else replace(known, damage=damage)
+            return known if known.damage or known.evicted else replace(known, damage=damage)
 
         if await self._catalog.amend(save.key, save.value.save_id, edit) is not None and not save.value.damage:
             log.error("checkpoint_damaged", job=save.value.job, step=save.value.step, damage=damage)

@@ -116,7 +116,7 @@ class ScrubRun:
         while more:
             page, more = await records.page(prefix, Save, after=scrub.done_key)
             for stored in page:
-                if stored.value.state.is_kept:
+                if stored.value.state.is_kept and not stored.value.evicted:
                     # P18: nothing is taken off a record against a past that a node knows better.
                     await records.check_leading()
                     await self._look_at(stored)

@@ -117,6 +117,9 @@ class Surveyor:
 
     async def _look_at(self, stored: Stored[Save], survey: Survey, not_before: NotBefore) -> None:
         save, pool = stored.value, self._members.pool(stored.value.pool)
+        if save.evicted:
+            await self._look_at_evicted(stored, survey, not_before)
+            return
         found, mirrored = _Found(pool.level), MirrorStanding()
         after, more = "", True
         while more:
@@ -148,6 +151,20 @@ class Surveyor:
             amount = survey.mirrored.get(save.pool, Amount())
             survey.mirrored[save.pool] = amount.changed(1, save.stored_bytes)
 
+    async def _look_at_evicted(self, stored: Stored[Save], survey: Survey, not_before: NotBefore) -> None:
+        """The backup has it, so nothing of it is missing. What an interrupted recall left on nodes is moved off those
+        that leave, and else says nothing.
+        """
+        async for shard in self._records.all(keys.shards(stored.value.save_id), Shard):
+            view = self._view(survey)
+            for blob in shard.value.blobs:
+                for holder in blob.holders:
+                    survey.held.add(blob, holder)
+                if blob.holders:
+                    prospect = self._prospects.of(stored.value, shard.value, blob, view)
+                    assert prospect is not None
+                    self._note(survey, stored, shard, blob, prospect, None, not_before)
+
     def _look_at_blob(
         self,
         stored: Stored[Save],
@@ -160,6 +177,8 @@ class Surveyor:
         not_before: NotBefore,
     ) -> None:
         save, lost_by = stored.value, self._roll_call.lost.get(blob.id)
+        if shard.value.is_in_backup_only(blob):
+            return  # evicted since its save was read
         prospect = self._prospects.of(save, shard.value, blob, survey.view, preferred=lost_by)
         assert prospect is not None
         survey.degraded_blobs += prospect.decision.is_degraded
@@ -246,6 +265,8 @@ class Surveyor:
         def edit(known: Save) -> Save:
             nonlocal before
             before = known
+            if known.evicted:
+                return known
             level = level_once_lowered(self._members.pool(save.pool), known.level, found.codes)
             if found.level > level:
                 return replace(known, level=found.level, degraded=found.degraded)

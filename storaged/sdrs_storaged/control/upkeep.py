@@ -74,7 +74,7 @@ class Upkeep:
         mirrors = Mirrors(records, members, catalog)
         prospects = Prospects(members, stocks, claims, mirrors, patience=patience, pinned=rounds.pinned)
         copier = Copier(records, members, holders, nodes, claims)
-        maker = Maker(members, holders, copier, claims)
+        maker = Maker(holders, copier, claims)
         throttle = Throttle(
             records, RepairSettings(config.repair_bytes_per_second, concurrency=config.repair_concurrency)
         )

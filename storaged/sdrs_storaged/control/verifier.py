@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from sdrs_core.checkpoints import Blob, Save, Shard
-from sdrs_core.errors import NotFoundError
+from sdrs_core.errors import NotFoundError, RefusedError
 from sdrs_core.ids import BlobId, JobName, SaveId
 from sdrs_core.soundness import Look, counted
 from sdrs_core.stocks import fragment_bytes
@@ -54,6 +54,11 @@ class Verifier:
     async def verify(self, job: JobName, step: int) -> AsyncIterator[Progress]:
         """Progress, blob by blob; at the end the checkpoint's mark of damage is set or lifted by what was found."""
         save = (await self._catalog.get(job, step)).value
+        if save.evicted:
+            raise RefusedError(
+                f'{save.title} is kept in the backup "{save.evicted}" only: verify it there with "sdrs backup verify '
+                f'{save.evicted}"'
+            )
         checked_bytes = checked_blobs = 0
         problems: list[Problem] = []
         after, more = "", True

@@ -11,7 +11,7 @@ from sdrs_core.codes import parse_code
 from sdrs_core.erasure import codec
 from sdrs_core.errors import InvalidArgumentError, SdrsError
 from sdrs_storaged.rpc.rebuild import WHOLE, Rooms, StripeReader
-from sdrs_storaged.rpc.sources import BlobFacts, OpenSource, Source
+from sdrs_storaged.rpc.sources import AnySource, BlobFacts, OpenSource
 from sdrs_storaged.store.buffers import BufferPool
 
 _ROOM_OF_BLOCKS = -1
@@ -52,7 +52,7 @@ class FragmentStream(ABC):
         return self._reader.received_bytes
 
     @property
-    def failures(self) -> Mapping[Source, SdrsError]:
+    def failures(self) -> Mapping[AnySource, SdrsError]:
         """Of the sources that others had to take over from."""
         return self._reader.failures
 
@@ -146,7 +146,7 @@ def fragment_stream(
     open_source: OpenSource,
     buffers: BufferPool,
     blob: BlobFacts,
-    sources: Sequence[Source],
+    sources: Sequence[AnySource],
     index: int,
     code: str | None = None,
 ) -> FragmentStream:

@@ -11,7 +11,8 @@ from sdrs_core.cluster import Node, Order
 from sdrs_core.codes import MIRROR
 from sdrs_core.ids import BlobId, DiskId, SaveId, random_id
 from sdrs_core.stocks import fragment_bytes
-from sdrs_proto import backup_convert, convert
+from sdrs_proto import convert
+from sdrs_proto.backup_convert import target_to
 from sdrs_proto.limits import MAX_PAGE_SIZE
 from sdrs_proto.services import STORAGE, Stub
 from sdrs_proto.signing import signature
@@ -20,7 +21,7 @@ from sdrs_storaged.config import split_address
 from sdrs_storaged.control.backup.orders import ProbeStep, Upload, UploadProgress
 from sdrs_storaged.control.claims import FragmentName
 from sdrs_storaged.control.collector import Fragment
-from sdrs_storaged.control.copier import HeldFragment, Pull
+from sdrs_storaged.control.copier import HeldFragment, InBucket, Pull
 from sdrs_storaged.control.looks import FragmentCheck
 from sdrs_storaged.rpc.channels import Channels, call, stream
 
@@ -32,6 +33,8 @@ _UPLOAD_SECONDS = 6 * 3600.0
 _PROBE_TARGET_SECONDS = 300.0
 # A copy slower than this is given up, and tried again from elsewhere.
 _SLOWEST_PULL_BYTES_PER_SECOND = 5_000_000
+# A bucket may be far away, and there is no elsewhere.
+_SLOWEST_RECALL_BYTES_PER_SECOND = 200_000
 
 
 class NodeClient:
@@ -93,8 +96,12 @@ class NodeClient:
             max_bytes_per_second=limit,
             called_off=pull.is_called_off,
         )
+        slowest = _SLOWEST_PULL_BYTES_PER_SECOND
+        if pull.backup:
+            request.backup.CopyFrom(_backup_source_to(pull.backup))
+            slowest = _SLOWEST_RECALL_BYTES_PER_SECOND
         request.signature = signature(order.secret, request)
-        timeout_seconds = _LONG_SECONDS + blob.size_bytes / _SLOWEST_PULL_BYTES_PER_SECOND
+        timeout_seconds = _LONG_SECONDS + blob.size_bytes / slowest
         if limit:
             timeout_seconds += 2 * fragment_bytes(blob, pull.fragment_index) / limit
         response = await call(self._stub(node).pull_fragment, request, f"node {node.id}", timeout_seconds)
@@ -154,7 +161,7 @@ class NodeClient:
             hash=blob.hash,
             code=blob.code,
             sources=_sources_to(sources),
-            target=backup_convert.target_to(upload.target),
+            target=target_to(upload.target),
             object=pb.BackupObject(key=place.key, size_bytes=place.size_bytes, data_key_id=place.data_key_id),
             blake3=upload.blake3,
             max_bytes_per_second=upload.max_bytes_per_second,
@@ -166,7 +173,7 @@ class NodeClient:
 
     async def probe_target(self, node: Node, target: Target, order: Order) -> AsyncIterator[ProbeStep]:
         request = pb.ProbeTargetRequest(
-            target=backup_convert.target_to(target), authority=convert.authority_to(order.authority)
+            target=target_to(target), authority=convert.authority_to(order.authority)
         )
         request.signature = signature(order.secret, request)
         async for response in stream(self._stub(node).probe_target, request, f"node {node.id}", _PROBE_TARGET_SECONDS):
@@ -197,6 +204,15 @@ def _sources_to(sources: Sequence[tuple[Node, Holder]]) -> list[pb.FragmentSourc
         pb.FragmentSource(node=convert.node_to(node), fragment_index=holder.fragment_index, hash=holder.fragment_hash)
         for node, holder in sources
     ]
+
+
+def _backup_source_to(backup: InBucket) -> pb.BackupSource:
+    place = backup.place
+    return pb.BackupSource(
+        target=target_to(backup.target),
+        object=pb.BackupObject(key=place.key, size_bytes=place.size_bytes, data_key_id=place.data_key_id),
+        table=backup.table,
+    )
 
 
 def _held_from(message: pb.HeldFragment) -> HeldFragment:

@@ -1,4 +1,5 @@
-"""A fragment is made here, by order of the controller: copied, rebuilt, or cut from a blob in another form.
+"""A fragment is made here, by order of the controller: copied, rebuilt, cut from a blob in another form, or fetched
+from a backup.
 
 Who lacks something fetches what it is made of, as flow control. Every block that comes is compared with its fragment's
 table, and what is made with the hash on record, before anything counts (I5, P9).
@@ -10,10 +11,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sdrs_core.backup.manifests import ObjectPlace
 from sdrs_core.codes import MIRROR
 from sdrs_core.errors import InvalidArgumentError, UnavailableError
 from sdrs_core.ids import BlobId, check_random_id
 from sdrs_proto import convert
+from sdrs_proto.backup_convert import target_from
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
@@ -22,7 +25,7 @@ from sdrs_storaged.node.pacing import Background, Pace
 from sdrs_storaged.node.transfers import Slots
 from sdrs_storaged.rpc.blobs import write_intent_from
 from sdrs_storaged.rpc.fragment_streams import FragmentStream, fragment_stream
-from sdrs_storaged.rpc.sources import BlobFacts, Source, Sources
+from sdrs_storaged.rpc.sources import AnySource, BlobFacts, BucketSource, Source, Sources
 from sdrs_storaged.rpc.workers import Workers
 from sdrs_storaged.store.engine import FragmentStore
 from sdrs_storaged.store.fragment import FragmentKey, FragmentOrigin, StoredFragment
@@ -39,9 +42,17 @@ class _Order:
     origin: FragmentOrigin
     target: BlobFacts
     source: BlobFacts
-    sources: Sequence[Source]
+    sources: Sequence[AnySource]
     # Of what is made: the bytes that it is made of are several times as many.
     max_bytes_per_second: int
+
+    def is_same(self, other: _Order) -> bool:
+        """Whoever makes the one makes the other; it need not be told from whom."""
+        return (self.target, self.source, self._buckets) == (other.target, other.source, other._buckets)
+
+    @property
+    def _buckets(self) -> list[AnySource]:
+        return [source for source in self.sources if isinstance(source, BucketSource)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +89,7 @@ class Pulling:
             if known:
                 known.pace.end("the controller called it off for something more urgent")
             raise UnavailableError(f"the order to make a fragment of blob {order.target.id} is called off")
-        if known and (known.order.target, known.order.source) == (order.target, order.source):
+        if known and known.order.is_same(order):
             # Said again by a controller that wants it faster or slower, or has not heard the answer.
             known.pace.set_limit(order.max_bytes_per_second)
             return await asyncio.shield(known.stored)
@@ -157,11 +168,19 @@ def _order_from(request: pb.PullFragmentRequest) -> _Order:
     if origin.is_coded:
         origin = replace(origin, source_size_bytes=intent.size_bytes)
     target = BlobFacts(origin.blob_id, intent.size_bytes, request.hash, origin.code)
+    if request.HasField("backup"):
+        whole = replace(target, code=MIRROR)
+        return _Order(origin, target, whole, [_bucket_source_from(request.backup)], request.max_bytes_per_second)
     source = target
     if request.source_blob_id and request.source_blob_id != target.id:
         source_id = BlobId(check_random_id(request.source_blob_id, "blob id"))
         source = replace(target, id=source_id, code=request.source_code or MIRROR)
     return _Order(origin, target, source, sources_from(request.sources, source), request.max_bytes_per_second)
+
+
+def _bucket_source_from(message: pb.BackupSource) -> BucketSource:
+    place = ObjectPlace(message.object.key, message.object.size_bytes, message.object.data_key_id)
+    return BucketSource(target_from(message.target), place, message.table)
 
 
 def sources_from(messages: Sequence[pb.FragmentSource], blob: BlobFacts) -> list[Source]:

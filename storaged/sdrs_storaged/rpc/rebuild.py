@@ -16,7 +16,7 @@ from sdrs_core.codes import Code
 from sdrs_core.erasure import codec
 from sdrs_core.errors import CorruptDataError, NotFoundError, SdrsError, UnavailableError
 from sdrs_storaged.logs import get_log
-from sdrs_storaged.rpc.sources import BlobFacts, CheckedFragment, OpenSource, Source, open_checked
+from sdrs_storaged.rpc.sources import AnySource, BlobFacts, CheckedFragment, OpenSource, open_checked
 from sdrs_storaged.store.buffers import BUFFER_BYTES, BufferPool
 
 log = get_log("rebuild")
@@ -58,12 +58,12 @@ class StripeReader:
     """One caller at a time; it blocks. Holds a stripe and a table of checksums, however large the blob is (I10)."""
 
     def __init__(
-        self, open_source: OpenSource, blob: BlobFacts, sources: Sequence[Source], buffers: BufferPool
+        self, open_source: OpenSource, blob: BlobFacts, sources: Sequence[AnySource], buffers: BufferPool
     ) -> None:
         self.blob = blob
         self.code = blob.erasure_code or WHOLE
         self.received_bytes = 0
-        self.failures: dict[Source, SdrsError] = {}
+        self.failures: dict[AnySource, SdrsError] = {}
         self._open_source = open_source
         self._sources = list(dict.fromkeys(sources))
         self._open: dict[int, CheckedFragment] = {}
@@ -103,7 +103,7 @@ class StripeReader:
 
     # What to read
 
-    def _live(self, index: int | None = None) -> Iterator[Source]:
+    def _live(self, index: int | None = None) -> Iterator[AnySource]:
         for source in self._sources:
             if source not in self.failures and index in (None, source.fragment_index):
                 yield source
@@ -172,11 +172,11 @@ class StripeReader:
             return True
         return False
 
-    def _serving(self, index: int) -> Source | None:
+    def _serving(self, index: int) -> AnySource | None:
         fragment = self._open.get(index)
         return fragment.source if fragment else next(self._live(index), None)
 
-    def _at(self, source: Source, stripe: int) -> CheckedFragment | None:
+    def _at(self, source: AnySource, stripe: int) -> CheckedFragment | None:
         """The source's fragment, about to read the block of this stripe; None if that failed."""
         index = source.fragment_index
         try:
@@ -196,10 +196,10 @@ class StripeReader:
             self._erase(source, error)
             return None
 
-    def _erase(self, source: Source, error: SdrsError) -> None:
+    def _erase(self, source: AnySource, error: SdrsError) -> None:
         self.failures[source] = error
         self._shut(source.fragment_index)
-        log.warning("source_failed", blob=self.blob.id, source=source.node.id, why=error.message)
+        log.warning("source_failed", blob=self.blob.id, source=str(source), why=error.message)
 
     def _shut(self, index: int) -> None:
         fragment = self._open.pop(index, None)

@@ -1,4 +1,4 @@
-"""Where a fragment can be read: another node over its data channel, or this one from its own disk.
+"""Where a fragment can be read: another node over its data channel, this one from its own disk, or a bucket.
 
 What comes is compared block by block with the fragment's own table, and that with what is on record (I5, P9).
 """
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sdrs_core import checksums
-from sdrs_core.checksums import BLOCK_BYTES, DIGEST_BYTES
+from sdrs_core.backup.manifests import ObjectPlace
+from sdrs_core.backup.targets import Target
+from sdrs_core.checksums import BLOCK_BYTES, DIGEST_BYTES, blob_hash
 from sdrs_core.cluster import Node
 from sdrs_core.codes import Code, parse_code
 from sdrs_core.errors import CorruptDataError, InternalError
@@ -19,6 +21,7 @@ from sdrs_core.ids import BlobId, NodeId
 from sdrs_proto import channel
 from sdrs_proto.limits import STALL_SECONDS
 from sdrs_proto.v1 import storage_pb2 as pb
+from sdrs_storaged.bucket.open_buckets import OpenBuckets
 from sdrs_storaged.rpc.blobs import summary_of
 from sdrs_storaged.rpc.peers import Peers
 from sdrs_storaged.store.buffers import BufferPool
@@ -56,6 +59,23 @@ class Source:
         return f"node {self.node.id}"
 
 
+@dataclass(frozen=True, slots=True)
+class BucketSource:
+    """A blob's plain bytes in a backup: a whole copy. ``table``: what the order says that its blocks are (P9)."""
+
+    target: Target
+    place: ObjectPlace
+    table: bytes
+    fragment_index: int = 0
+    hash: str = ""
+
+    def __str__(self) -> str:
+        return f"backup {self.target.name}"
+
+
+AnySource = Source | BucketSource
+
+
 class Opened(Protocol):
     """The bytes of a fragment, from some offset to its end."""
 
@@ -66,7 +86,7 @@ class Opened(Protocol):
 
 
 # The source, the blob, and the offset from which it is read. It blocks, and raises why there is nothing to read.
-OpenSource = Callable[[Source, BlobId, int], tuple[pb.BlobSummary, Opened]]
+OpenSource = Callable[[AnySource, BlobId, int], tuple[pb.BlobSummary, Opened]]
 
 
 class Sources:
@@ -77,9 +97,14 @@ class Sources:
         self._peers = peers
         self._node_id = node_id
         self._for_repair = for_repair
+        self._buckets = OpenBuckets()
         self.buffers = BufferPool(_MAX_IDLE_BUFFERS)
 
-    def open(self, source: Source, blob_id: BlobId, offset: int) -> tuple[pb.BlobSummary, Opened]:
+    def open(self, source: AnySource, blob_id: BlobId, offset: int) -> tuple[pb.BlobSummary, Opened]:
+        if isinstance(source, BucketSource):
+            size_bytes, table = source.place.size_bytes, source.table
+            opened = self._buckets.open(source.target, source.place, offset)
+            return pb.BlobSummary(size_bytes=size_bytes, hash=blob_hash(size_bytes, table), table=table), opened
         if source.node.id == self._node_id:
             reader = self._store.open(blob_id, source.fragment_index)
             return summary_of(reader), _OwnFragment(reader, offset)
@@ -130,7 +155,7 @@ class _OwnFragment:
 class CheckedFragment:
     """One source's fragment of a blob, from one of its blocks on."""
 
-    def __init__(self, opened: Opened, table: bytes, source: Source, blob_id: BlobId, next_block: int) -> None:
+    def __init__(self, opened: Opened, table: bytes, source: AnySource, blob_id: BlobId, next_block: int) -> None:
         self._opened = opened
         self._table = table
         self.source = source
@@ -158,7 +183,7 @@ class CheckedFragment:
 
 
 def open_checked(
-    open_source: OpenSource, source: Source, blob: BlobFacts, next_block: int
+    open_source: OpenSource, source: AnySource, blob: BlobFacts, next_block: int
 ) -> tuple[CheckedFragment, bytes]:
     """Also the table of the blob's plain blocks, which is as it is on record (P9)."""
     summary, opened = open_source(source, blob.id, next_block * BLOCK_BYTES)
@@ -170,7 +195,7 @@ def open_checked(
     return CheckedFragment(opened, table, source, blob.id, next_block), plain_table
 
 
-def _checked_tables(summary: pb.BlobSummary, source: Source, blob: BlobFacts) -> tuple[bytes, bytes]:
+def _checked_tables(summary: pb.BlobSummary, source: AnySource, blob: BlobFacts) -> tuple[bytes, bytes]:
     """The table of the blob's plain blocks, and the fragment's own."""
     code, index, table = blob.erasure_code, source.fragment_index, summary.table
     plain_table, plain_bytes, plain_hash = table, summary.size_bytes, summary.hash

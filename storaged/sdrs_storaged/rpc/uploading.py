@@ -21,6 +21,7 @@ from sdrs_core.errors import InvalidArgumentError, PermissionDeniedError, SdrsEr
 from sdrs_core.ids import BlobId, check_random_id
 from sdrs_proto import backup_convert
 from sdrs_proto.v1 import storage_pb2 as pb
+from sdrs_storaged.bucket.open_buckets import OpenBuckets
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 from sdrs_storaged.metrics import NodeMetrics
@@ -32,14 +33,12 @@ from sdrs_storaged.rpc.sources import BlobFacts, Source, Sources
 from sdrs_storaged.rpc.workers import Workers
 
 if TYPE_CHECKING:
-    from sdrs_storaged.bucket.bucket import Bucket
     from sdrs_storaged.bucket.probing import Step
 
 log = get_log("upload")
 
 _SLOT_SECONDS = 60.0
 _PROGRESS_SECONDS = 0.5
-_MAX_OPEN = 16  # I10
 # What tells the controller that a blob could not be read, as opposed to the bucket that could not be written.
 SOURCE_FACT = "source"
 
@@ -81,7 +80,7 @@ class Uploading:
         self._workers = workers
         self._looks = looks
         self._under_way: dict[str, _UnderWay] = {}
-        self._buckets: dict[Target, Bucket] = {}
+        self._buckets = OpenBuckets()
 
     async def describe(self, request: pb.DescribeBlobRequest) -> pb.DescribeBlobResponse:
         blob = _blob_from(request)
@@ -132,6 +131,7 @@ class Uploading:
             self._slots.give()
 
     def _upload(self, work: _UnderWay) -> None:
+        # Only where there are backups: what speaks with buckets takes long to load.
         from sdrs_storaged.bucket.uploading import upload
 
         order = work.order
@@ -141,7 +141,7 @@ class Uploading:
             work.done_bytes, work.sent_bytes = done_bytes, sent_bytes
             reach("upload.progress")
 
-        bucket = self._bucket(order.target)
+        bucket = self._buckets.get(order.target)
         try:
             with self._stream(order.blob, work.sources) as stream:
                 upload(
@@ -154,20 +154,8 @@ class Uploading:
                     check=self._background.check_running,
                 )
         except PermissionDeniedError:
-            # Credentials and keys are looked for again: perhaps somebody has put the right ones there.
-            self._buckets.pop(order.target, None)
+            self._buckets.forget(order.target)
             raise
-
-    def _bucket(self, target: Target) -> Bucket:
-        # Only where there are backups: what speaks with buckets takes long to load.
-        from sdrs_storaged.bucket.opening import open_bucket
-
-        bucket = self._buckets.get(target)
-        if bucket is None:
-            if len(self._buckets) >= _MAX_OPEN:
-                self._buckets.pop(next(iter(self._buckets)), None)
-            bucket = self._buckets[target] = open_bucket(target)
-        return bucket
 
     def _stream(self, blob: BlobFacts, sources: list[Source]) -> FragmentStream:
         if not sources:
