@@ -18,6 +18,7 @@ from sdrs_core.errors import PermissionDeniedError, UnavailableError
 
 if TYPE_CHECKING:
     from sdrs_storaged.bucket.bucket import Bucket
+    from sdrs_storaged.bucket.manifest_store import ManifestStore
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -81,3 +82,10 @@ class Buckets:
     def close(self) -> None:
         for target in list(self._threads):
             self.forget(target)
+
+
+def manifests(bucket: Bucket, cluster_id: str) -> ManifestStore:
+    """What the bucket says of itself, of one cluster's backups."""
+    from sdrs_storaged.bucket.manifest_store import ManifestStore
+
+    return ManifestStore(bucket, cluster_id)
