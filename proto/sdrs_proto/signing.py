@@ -6,9 +6,22 @@ import hashlib
 import hmac
 from typing import TypeVar
 
-from sdrs_proto.v1.storage_pb2 import DropFragmentsRequest, PullFragmentRequest
+from sdrs_proto.v1.storage_pb2 import (
+    DescribeBlobRequest,
+    DropFragmentsRequest,
+    ProbeTargetRequest,
+    PullFragmentRequest,
+    UploadBlobRequest,
+)
 
-SignedRequest = TypeVar("SignedRequest", DropFragmentsRequest, PullFragmentRequest)
+SignedRequest = TypeVar(
+    "SignedRequest",
+    DropFragmentsRequest,
+    PullFragmentRequest,
+    DescribeBlobRequest,
+    UploadBlobRequest,
+    ProbeTargetRequest,
+)
 
 
 def shared_secret(node_key: str) -> str:

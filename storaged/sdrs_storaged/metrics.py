@@ -59,6 +59,9 @@ class NodeMetrics:
         self.pulled_bytes = Counter(
             "sdrs_pulled_bytes", "Bytes of fragments that this node fetched from others", registry=registry
         )
+        self.uploaded_bytes = Counter(
+            "sdrs_uploaded_bytes", "Bytes that this node sent to buckets, for backups", registry=registry
+        )
 
 
 class StagingMetrics:

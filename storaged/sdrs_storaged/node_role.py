@@ -41,6 +41,7 @@ from sdrs_storaged.rpc.snapshot_service import SnapshotService
 from sdrs_storaged.rpc.sources import Sources
 from sdrs_storaged.rpc.spread_seal import SpreadSeal
 from sdrs_storaged.rpc.storage_service import StorageService
+from sdrs_storaged.rpc.uploading import Uploading
 from sdrs_storaged.rpc.verifying import Verifying
 from sdrs_storaged.rpc.workers import Workers
 from sdrs_storaged.rpc.writing import Writing
@@ -57,6 +58,7 @@ log = get_log("storaged")
 _DRAIN_SECONDS = 10.0
 _VERIFY_SLOTS = 2  # a disk reads no faster for more
 _READS_PER_REPAIR = 4  # of what a fragment is made of, others read so much here as is read elsewhere for us
+_UPLOAD_SLOTS = 4  # backups: each holds a few parts in memory
 _PUSH_WORKERS = 4
 _LOOK_WORKERS = 4
 _STAGE_WORKERS = 12  # as many as staged shards are sent at once, in as many streams each
@@ -130,6 +132,14 @@ async def start_node(around: Surroundings) -> None:
     )
     sources = Sources(store, peers, identity.node_id, for_repair=True)
     pulling = Pulling(store, sources, metrics, background, slots=repairs, workers=repair_workers)
+    uploading = Uploading(
+        sources,
+        metrics,
+        background,
+        slots=Slots("upload", _UPLOAD_SLOTS),
+        workers=_workers(cleanup, "upload", _UPLOAD_SLOTS),
+        looks=_workers(cleanup, "bucket", _LOOK_WORKERS),
+    )
     verifying = Verifying(store, sources, background, slots=verifies, workers=read_workers)
     service = StorageService(
         store,
@@ -140,6 +150,7 @@ async def start_node(around: Surroundings) -> None:
         writing=writing,
         sealing=sealing,
         pulling=pulling,
+        uploading=uploading,
         verifying=verifying,
         reads=reads,
         repair_reads=repair_reads,

@@ -265,10 +265,14 @@ class OpenWriteResponse(_message.Message):
     def __init__(self, ticket: _Optional[str] = ..., already_stored: bool = ..., stored: _Optional[_Union[StoredBlob, _Mapping]] = ...) -> None: ...
 
 class ProbeTargetRequest(_message.Message):
-    __slots__ = ["target"]
+    __slots__ = ["authority", "signature", "target"]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
+    authority: _membership_pb2.Authority
+    signature: bytes
     target: _backup_pb2.BackupTarget
-    def __init__(self, target: _Optional[_Union[_backup_pb2.BackupTarget, _Mapping]] = ...) -> None: ...
+    def __init__(self, target: _Optional[_Union[_backup_pb2.BackupTarget, _Mapping]] = ..., authority: _Optional[_Union[_membership_pb2.Authority, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class ProbeTargetResponse(_message.Message):
     __slots__ = ["detail", "ok", "step"]

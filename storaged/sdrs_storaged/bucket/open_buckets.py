@@ -1,4 +1,4 @@
-"""Buckets that a node reads from, kept open for a while: to open one costs more than a small object."""
+"""Buckets that a node reads from and writes to, kept open for a while: to open one costs more than a small object."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class OpenBuckets:
         # Only where there is a target: what speaks with buckets takes long to load.
         from sdrs_storaged.bucket.downloading import open_object
 
-        return open_object(self._bucket(target), place, offset)
+        return open_object(self.get(target), place, offset)
 
-    def _bucket(self, target: Target) -> Bucket:
+    def get(self, target: Target) -> Bucket:
         from sdrs_storaged.bucket.opening import open_bucket
 
         with self._lock:
@@ -45,3 +45,8 @@ class OpenBuckets:
             while len(self._open) > _MAX_OPEN:
                 del self._open[next(iter(self._open))]
         return bucket
+
+    def forget(self, target: Target) -> None:
+        """After a refusal: perhaps somebody has put the right credentials there by the next time."""
+        with self._lock:
+            self._open.pop(target, None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from sdrs_core.checkpoints import Holder
+from sdrs_core.backup.targets import Target
+from sdrs_core.checkpoints import Blob, Holder
 from sdrs_core.cluster import Node, Order
 from sdrs_core.codes import MIRROR
 from sdrs_core.ids import BlobId, DiskId, SaveId, random_id
@@ -17,6 +18,7 @@ from sdrs_proto.services import STORAGE, Stub
 from sdrs_proto.signing import signature
 from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.config import split_address
+from sdrs_storaged.control.backup.orders import ProbeStep, Upload, UploadProgress
 from sdrs_storaged.control.claims import FragmentName
 from sdrs_storaged.control.collector import Fragment
 from sdrs_storaged.control.copier import HeldFragment, InBucket, Pull
@@ -26,6 +28,9 @@ from sdrs_storaged.rpc.channels import Channels, call, stream
 _LONG_SECONDS = 60.0
 _PROBE_SECONDS = 0.5
 _VERIFY_SECONDS = 6 * 3600.0
+# Whoever waits ends it when nothing moves any more; giving the order again joins it.
+_UPLOAD_SECONDS = 6 * 3600.0
+_PROBE_TARGET_SECONDS = 300.0
 # A copy slower than this is given up, and tried again from elsewhere.
 _SLOWEST_PULL_BYTES_PER_SECOND = 5_000_000
 # A bucket may be far away, and there is no elsewhere.
@@ -123,6 +128,56 @@ class NodeClient:
         )
         async for response in stream(self._stub(node).verify_fragment, request, f"node {node.id}", _VERIFY_SECONDS):
             yield FragmentCheck(response.checked_bytes, convert.verdict_from(response.verdict), response.detail)
+
+    async def describe_blob(
+        self, node: Node, blob: Blob, sources: Sequence[tuple[Node, Holder]], order: Order, *, wants_blake3: bool
+    ) -> tuple[bytes, str]:
+        request = pb.DescribeBlobRequest(
+            request_id=random_id(),
+            authority=convert.authority_to(order.authority),
+            blob_id=blob.id,
+            size_bytes=blob.size_bytes,
+            hash=blob.hash,
+            code=blob.code,
+            sources=_sources_to(sources),
+            wants_blake3=wants_blake3,
+        )
+        request.signature = signature(order.secret, request)
+        timeout_seconds = _LONG_SECONDS
+        if wants_blake3:
+            timeout_seconds += _LONG_SECONDS + blob.size_bytes / _SLOWEST_PULL_BYTES_PER_SECOND
+        response = await call(self._stub(node).describe_blob, request, f"node {node.id}", timeout_seconds)
+        return response.table, response.blake3 or blob.blake3
+
+    async def upload_blob(
+        self, node: Node, upload: Upload, sources: Sequence[tuple[Node, Holder]], order: Order
+    ) -> AsyncIterator[UploadProgress]:
+        blob, place = upload.blob, upload.place
+        request = pb.UploadBlobRequest(
+            request_id=random_id(),
+            authority=convert.authority_to(order.authority),
+            blob_id=blob.id,
+            size_bytes=blob.size_bytes,
+            hash=blob.hash,
+            code=blob.code,
+            sources=_sources_to(sources),
+            target=target_to(upload.target),
+            object=pb.BackupObject(key=place.key, size_bytes=place.size_bytes, data_key_id=place.data_key_id),
+            blake3=upload.blake3,
+            max_bytes_per_second=upload.max_bytes_per_second,
+            called_off=upload.is_called_off,
+        )
+        request.signature = signature(order.secret, request)
+        async for response in stream(self._stub(node).upload_blob, request, f"node {node.id}", _UPLOAD_SECONDS):
+            yield UploadProgress(response.done_bytes, response.sent_bytes, response.is_done)
+
+    async def probe_target(self, node: Node, target: Target, order: Order) -> AsyncIterator[ProbeStep]:
+        request = pb.ProbeTargetRequest(
+            target=target_to(target), authority=convert.authority_to(order.authority)
+        )
+        request.signature = signature(order.secret, request)
+        async for response in stream(self._stub(node).probe_target, request, f"node {node.id}", _PROBE_TARGET_SECONDS):
+            yield ProbeStep(response.step, response.ok, response.detail)
 
     async def is_refused(self, node: Node) -> bool:
         host, port = split_address(node.endpoints.grpc)

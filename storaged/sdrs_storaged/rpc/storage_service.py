@@ -30,13 +30,21 @@ from sdrs_storaged.rpc.blobs import BlobStore, held_to, read_intent_from, summar
 from sdrs_storaged.rpc.edge import page_size
 from sdrs_storaged.rpc.pulling import Pulling
 from sdrs_storaged.rpc.sealing import Sealing
+from sdrs_storaged.rpc.uploading import Uploading
 from sdrs_storaged.rpc.verifying import Verifying
 from sdrs_storaged.rpc.workers import Workers
 from sdrs_storaged.rpc.writing import Writing
 from sdrs_storaged.store.engine import FragmentStore
 from sdrs_storaged.store.fragment import FragmentKey, StoredFragment
 
-S = TypeVar("S", pb.DropFragmentsRequest, pb.PullFragmentRequest)
+S = TypeVar(
+    "S",
+    pb.DropFragmentsRequest,
+    pb.PullFragmentRequest,
+    pb.DescribeBlobRequest,
+    pb.UploadBlobRequest,
+    pb.ProbeTargetRequest,
+)
 
 _SLOT_SECONDS = CALL_SECONDS / 2
 
@@ -53,6 +61,7 @@ class StorageService:
         writing: Writing,
         sealing: Sealing,
         pulling: Pulling,
+        uploading: Uploading,
         verifying: Verifying,
         reads: Slots,
         repair_reads: Slots,
@@ -68,6 +77,7 @@ class StorageService:
         self._writing = writing
         self._sealing = sealing
         self._pulling = pulling
+        self._uploading = uploading
         self._verifying = verifying
         self._reads = reads
         self._repair_reads = repair_reads
@@ -194,6 +204,27 @@ class StorageService:
             raise UnavailableError(f"blob {request.intent.blob_id} is just being dropped here: try again in a moment")
         await self._obey(request)
         return pb.PullFragmentResponse(held=held_to(await self._pulling.pull(request)))
+
+    # Backups
+
+    async def describe_blob(self, request: pb.DescribeBlobRequest) -> pb.DescribeBlobResponse:
+        self._check_signed(request, "describe")
+        await self._obey(request)
+        return await self._uploading.describe(request)
+
+    async def upload_blob(self, request: pb.UploadBlobRequest) -> AsyncIterator[pb.UploadBlobResponse]:
+        self._check_signed(request, "upload")
+        await self._obey(request)
+        async with aclosing(self._uploading.upload(request)) as progress:
+            async for response in progress:
+                yield response
+
+    async def probe_target(self, request: pb.ProbeTargetRequest) -> AsyncIterator[pb.ProbeTargetResponse]:
+        self._check_signed(request, "try a backup target, or any")
+        await self._obey(request)
+        async with aclosing(self._uploading.probe(request)) as steps:
+            async for response in steps:
+                yield response
 
     def _check_signed(self, request: S, verb: str) -> None:
         if not hmac.compare_digest(request.signature, signature(self._identity.secret, request)):
