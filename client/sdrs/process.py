@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sdrs.restore.holders import HolderBook
+from sdrs.restore.recalls import Recalls
 from sdrs.restore.reports import DamageReports
 from sdrs.rpc.channels import Channels
 from sdrs.rpc.control import Control
@@ -36,6 +37,7 @@ class Process:
         self.maps = Maps(self.control)
         self.holders = HolderBook()
         self.reports = DamageReports(self.control)
+        self.recalls = Recalls(self.control)
         self.stage = LocalStage(
             self.control,
             limit_bytes=settings.staging_bytes if settings.is_staging_given else None,

@@ -25,9 +25,9 @@ def decide_retention(
     """Of one job's readable generations, newest first, those to delete.
 
     Of several generations of a step only the newest that is committed counts, the others are set aside (P1). Only
-    checkpoints at their pool's level, in the cluster itself and without known damage count towards what is kept, so that
-    a run of poor ones never pushes out the good; the newest such one stays whatever the policy says, and so does what is
-    held or pinned.
+    checkpoints that the cluster itself has, at their pool's level and without known damage, count towards what is kept,
+    so that a run of poor ones never pushes out the good; the newest such one stays whatever the policy says, and so
+    does what is held or pinned.
     """
     if policy.keeps_all:
         return []

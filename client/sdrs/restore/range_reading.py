@@ -1,8 +1,9 @@
 """One range of a blob through its tries: each goes on where the last one ended.
 
 ``stripe_reader`` makes one try. Here is what comes around that: the mirror in another pool that is asked when the own
-one cannot serve, tries that are repeated, and what the user is told in the end. The record of who holds what is a
-moment old and may be wrong: it is asked for again before a blob is given up.
+one cannot serve, tries that are repeated, the backup from which the checkpoint is brought back when nobody can serve,
+and what the user is told in the end. The record of who holds what is a moment old and may be wrong: it is asked for
+again before a blob is given up.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import threading
 
 from sdrs.restore.decoding import Scratch
+from sdrs.restore.recalls import with_backup
 from sdrs.restore.record import code_of
 from sdrs.restore.sources import Key, Sources, key_of, shares
 from sdrs.restore.stripe_reader import OutOfFragmentsError, StoppedError, StripeReader
@@ -49,15 +51,25 @@ class RangeReading:
         self._failures: dict[Key, SdrsError] = {}
 
     def read(self) -> None:
+        if self._read():
+            return
+        error = self._unreadable()
+        not_recalled = self._sources.recall(self._count.tell)
+        if not_recalled:
+            raise with_backup(error, not_recalled)
+        if not self._read():
+            raise self._unreadable()
+
+    def _read(self) -> bool:
         for pause_seconds, stall_seconds in zip(PAUSES_SECONDS, STALLS_SECONDS, strict=True):
             if self._stop.wait(pause_seconds):
                 raise StoppedError
             if self._try_all(stall_seconds):
-                return
+                return True
             self._sources.refresh()
             if not self._has_hope():
                 break
-        raise self._unreadable()
+        return False
 
     def _try_all(self, stall_seconds: float) -> bool:
         """From the blob's own pool, and if that cannot serve from the mirror of it."""

@@ -96,8 +96,9 @@ class Restorer:
     def _restore_newest(self, read: Read) -> Restored:
         damaged = []
         for save in self._generations():
-            if save.damage:
-                self._pass_over(save, save.damage)
+            why = self._why_damaged(save)
+            if why:
+                self._pass_over(save, why)
                 damaged.append(save)
             elif restored := self._try(read, save):
                 return restored
@@ -108,6 +109,18 @@ class Restorer:
         raise NotRestorableError(
             f'no generation of job "{self._job}" can be restored now: {self._reasons()}', job=self._job
         )
+
+    def _why_damaged(self, save: Save) -> str:
+        """Empty if it is not, or not any more: a backup had it."""
+        if not save.damage:
+            return ""
+        try:
+            self._process.recalls.recall(save, self._progress)
+        except NotFoundError:
+            return save.damage
+        except SdrsError as error:
+            return f"{save.damage}; and from the backup: {error}"
+        return ""
 
     def _try(self, read: Read, save: Save) -> Restored | None:
         try:

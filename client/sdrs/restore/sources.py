@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from sdrs.process import Process
 from sdrs.restore.record import Record, code_of, record_from
 from sdrs.transfer import FragmentRange, OpenRange
+from sdrs.views import Report
 from sdrs_core.checkpoints import Blob, Holder, Save
 from sdrs_core.codes import MIRROR
 from sdrs_core.errors import CorruptDataError, NotFoundError, SdrsError, UnavailableError
@@ -46,6 +47,7 @@ class Sources:
         self._control = process.control
         self._routes = process.routes
         self._reports = process.reports
+        self._recalls = process.recalls
         # Replaced as a whole: several threads read by it.
         self.record: Record = record_from(record)
         self.rank = self.record.shard.rank
@@ -56,6 +58,9 @@ class Sources:
         self._bad_blocks: set[tuple[Key, int]] = set()
         self._told: dict[Key, threading.Event] = {}
         self._mirrors_told: set[BlobId] = set()
+        self._recall_lock = threading.Lock()
+        self._is_recalled = False
+        self._not_recalled: SdrsError | None = None
 
     # Who may be asked
 
@@ -99,6 +104,18 @@ class Sources:
         else:
             if record.shards:
                 self.record = record_from(record)
+
+    def recall(self, report: Report) -> SdrsError | None:
+        """Have the checkpoint brought back from a backup, once; why that was in vain, if it was. Others wait for it."""
+        with self._recall_lock:
+            if not self._is_recalled:
+                self._is_recalled = True
+                try:
+                    self._recalls.recall(self.save, report)
+                    self.refresh()
+                except SdrsError as error:
+                    self._not_recalled = error
+            return self._not_recalled
 
     def note_mirror(self, blob: Blob) -> None:
         """Told once for each blob: the checkpoint's own pool cannot serve it."""

@@ -32,6 +32,12 @@ class ByteCount:
         self._report = report
         self._lock = threading.Lock()
 
+    def tell(self, done_bytes: int, total_bytes: int) -> None:
+        """Of what has to be done before anything can be read."""
+        with self._lock:
+            if self._report:
+                self._report(done_bytes, total_bytes)
+
     def add(self, size_bytes: int) -> None:
         with self._lock:
             self.read_bytes += size_bytes

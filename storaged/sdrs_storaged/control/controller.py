@@ -10,6 +10,7 @@ from sdrs_core.failover import Liveness
 from sdrs_storaged.config import ControllerConfig
 from sdrs_storaged.control.backup.assembly import Backups
 from sdrs_storaged.control.backup.orders import BackupCalls
+from sdrs_storaged.control.backup.recovery import Recovery
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.cluster_map import ClusterMap
@@ -134,6 +135,20 @@ class Controller:
         )
         self.backups = Backups(records, self.members, self.catalog, self.events, nodes, clock)
         self.commits.on_committed = self.backups.committed
+        self.recovery = Recovery(
+            records,
+            self.members,
+            self.catalog,
+            self.commits,
+            self.rounds,
+            self.tally,
+            upkeep,
+            self.backups,
+            nodes,
+            clock,
+            interval_seconds=config.collect_interval_seconds,
+        )
+        self.rounds.has_backup = self.recovery.recalls.has_backup
         self.node_questions = NodeQuestions(self.members, look)
         self.disks = Disks(
             tables,
@@ -175,6 +190,7 @@ class Controller:
                 self.collector.run(),
                 self.scrubber.run(),
                 self.backups.run(),
+                self.recovery.run(),
             )
         finally:
             await self.detector.close()

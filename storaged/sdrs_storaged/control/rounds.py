@@ -8,6 +8,7 @@ restored.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -76,6 +77,7 @@ class Rounds:
         self._commits = commits
         self._clock = clock
         self._live: dict[JobName, _Live] = {}
+        self.has_backup: Callable[[Save], Awaitable[bool]] = _has_none
 
     async def load(self) -> None:
         """Open rounds go on under a new controller: their ranks report again."""
@@ -202,7 +204,9 @@ class Rounds:
             if save.state is not SaveState.COMMITTED or save.step in seen_steps:
                 continue
             seen_steps.add(save.step)
-            if step is None and save.damage == "" and (failed_round is None or save.step < failed_round.step):
+            is_next = failed_round is None or save.step < failed_round.step
+            # One that is damaged here and whole in a backup is brought back by whoever reads it.
+            if step is None and is_next and (not save.damage or await self.has_backup(save)):
                 return save
             if step == save.step and save.save_id not in failed:
                 return save
@@ -311,6 +315,10 @@ class Rounds:
                 changed.append((stored, replace(save, state=SaveState.COMMITTED, note="")))
         for batch in batched((stored, put(stored.key, save)) for stored, save in changed):
             await self._records.commit([stored.unchanged() for stored, _ in batch], [write for _, write in batch])
+
+
+async def _has_none(save: Save) -> bool:
+    return False
 
 
 def _done_number(last: Round) -> int:

@@ -73,7 +73,8 @@ class Upkeep:
         patience = Patience(config.repair_after_seconds, config.repair_last_copy_after_seconds)
         mirrors = Mirrors(records, members, catalog)
         prospects = Prospects(members, stocks, claims, mirrors, patience=patience, pinned=rounds.pinned)
-        copier = Copier(records, members, holders, nodes, claims)
+        self.holders = holders
+        self.copier = copier = Copier(records, members, holders, nodes, claims)
         maker = Maker(holders, copier, claims)
         throttle = Throttle(
             records, RepairSettings(config.repair_bytes_per_second, concurrency=config.repair_concurrency)

@@ -24,6 +24,7 @@ from sdrs_storaged.rpc.edge import page_size
 from sdrs_storaged.rpc.meta_service import MetaService
 from sdrs_storaged.rpc.operations_service import OperationsService
 from sdrs_storaged.rpc.pool_service import PoolService
+from sdrs_storaged.rpc.recall_service import RecallService
 from sdrs_storaged.rpc.scrub_service import ScrubService
 from sdrs_storaged.rpc.upkeep_service import UpkeepService
 from sdrs_storaged.version import VERSION
@@ -36,13 +37,16 @@ _OUTCOMES = {
 }
 
 
-class ControlService(OperationsService, PoolService, UpkeepService, MetaService, ScrubService, BackupService):
+class ControlService(
+    OperationsService, PoolService, UpkeepService, MetaService, ScrubService, BackupService, RecallService
+):
     def __init__(self, controller: Controller, archives: Archives, metrics_endpoint: Callable[[], str]) -> None:
         OperationsService.__init__(self, controller)
         PoolService.__init__(self, controller)
         UpkeepService.__init__(self, controller)
         MetaService.__init__(self, archives.exporter, archives.importer, archives.rebuilder)
         ScrubService.__init__(self, controller.scrubber)
+        RecallService.__init__(self, controller.recovery.recalls)
         BackupService.__init__(self, controller.backups)
         self._saves = controller.saves
         self._catalog = controller.catalog

@@ -6,13 +6,14 @@ away. No node has anything of it: it is kept in the backup only, until it is rec
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 
 from sdrs_core.attempts import Job
 from sdrs_core.backup.manifests import CommitRecord, ShardManifest
 from sdrs_core.checkpoints import Blob, Save, SaveState, Shard
 from sdrs_core.cluster import DEFAULT_POOL
-from sdrs_core.errors import AlreadyExistsError, NotFoundError, UnavailableError
+from sdrs_core.errors import AlreadyExistsError, CorruptDataError, NotFoundError, UnavailableError
 from sdrs_core.ids import BlobId, JobName, PoolName, SaveId, check_name, check_step, random_id
 from sdrs_core.levels import Level
 from sdrs_storaged.control import keys
@@ -21,16 +22,17 @@ from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.catalog_reader import as_set_aside
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.meta.store import Compare, Delete, Op
-from sdrs_storaged.control.records import MAX_TRIES, MAX_TXN_RECORDS, ConflictError, Records, Stored, put
+from sdrs_storaged.control.records import MAX_TRIES, MAX_TXN_RECORDS, ConflictError, Records, Stored, batched, put
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 
 log = get_log("import")
 
 _OWNER = "imported from a backup"
+_MANIFESTS_AT_ONCE = 8
 
 
-class Conflict(AlreadyExistsError):
+class ConflictingError(AlreadyExistsError):
     """The step is here with other content. It never crosses the wire."""
 
 
@@ -49,10 +51,13 @@ class Adoption:
         self._sources = sources
 
     async def adopt(self, backing: Backing, job: JobName, step: int, into_pool: str) -> tuple[Save, bool]:
-        """The checkpoint as it is known here, and whether it is new. Conflict if the step is here, and another one."""
+        """The checkpoint as it is known here, and whether it is new. ConflictingError if the
+        step is here, and another one."""
         check_name(job, "job")
         check_step(step)
         record = await self._sources.record(backing, job, step)
+        if not 0 < record.attempt < keys.MAX_ATTEMPT:
+            raise CorruptDataError(f"{job} step {step} in backup {backing.target.name} is of attempt {record.attempt}")
         same = await self._same(backing, record)
         if same:
             return same, False
@@ -76,10 +81,13 @@ class Adoption:
         )
         note = keys.backup_import(backing.target.name, save.save_id)
         await self._records.commit([], [put(note, Importing(save.origin))])
-        for rank in range(record.world_size):
-            manifest = await self._sources.manifest(backing, record, rank)
-            await self._records.commit([], [put(keys.shard(save.save_id, rank), _shard(save, manifest))])
-            reach("import.shard")
+        for first in range(0, record.world_size, _MANIFESTS_AT_ONCE):
+            ranks = range(first, min(first + _MANIFESTS_AT_ONCE, record.world_size))
+            found = await asyncio.gather(*(self._sources.manifest(backing, record, rank) for rank in ranks))
+            shards = [_shard(save, manifest) for manifest in found]
+            for batch in batched((shard, put(keys.shard(save.save_id, shard.rank), shard)) for shard in shards):
+                await self._records.commit([], [write for _, write in batch])
+                reach("import.shards")
         save = await self._publish(save, note)
         if pool != record.pool:
             log.warning("imported_into_other_pool", job=job, step=step, pool=pool, was=record.pool)
@@ -87,18 +95,22 @@ class Adoption:
         return save, True
 
     async def _publish(self, save: Save, note: str) -> Save:
-        """I2: one transaction. P1: its attempt is never later than the job's own, which goes on as it was."""
+        """I2: one transaction. P1: its attempt is never later than that of a job which has started here, and whoever
+        starts one later comes after it.
+        """
         for _ in range(MAX_TRIES):
             job = await self._records.get(keys.job(save.job), Job)
-            owner = job.value if job else Job(save.job, attempt=save.attempt, owner=_OWNER)
-            final = replace(save, attempt=min(save.attempt, max(1, owner.attempt)))
+            owner = job.value if job else Job(save.job, owner=_OWNER)
+            if owner.owner == _OWNER:
+                owner = replace(owner, attempt=max(owner.attempt, save.attempt))
+            final = replace(save, attempt=min(save.attempt, owner.attempt))
             if owner.left_behind(final.attempt, final.step):
                 final = as_set_aside(final)
-            if await self._occupied(final):
-                raise _conflict(final, await self._occupied(final))
+            if known := await self._occupant(final):
+                raise _conflict(known)
             key = keys.save(final.job, final.step, final.attempt)
             writes: list[Op] = [put(key, final), Delete(note)]
-            if job is None:
+            if job is None or job.value != owner:
                 writes.append(put(keys.job(save.job), owner))
             compare = [
                 Compare.absent(key),
@@ -125,8 +137,8 @@ class Adoption:
 
     # What is here
 
-    async def _occupied(self, save: Save) -> Save | None:
-        """By another generation of the step, be it only on its way."""
+    async def _occupant(self, save: Save | CommitRecord) -> Save | None:
+        """Another generation of the step, be it only on its way; the one of the highest attempt."""
         async for stored in self._records.all(keys.saves_of_step(save.job, save.step), Save):
             if stored.value.state.is_readable or stored.value.state is SaveState.PENDING:
                 return stored.value
@@ -134,14 +146,10 @@ class Adoption:
 
     async def _same(self, backing: Backing, record: CommitRecord) -> Save | None:
         """One of the same content, though nobody says where it came from: a catalog that was rebuilt forgets that."""
-        async for stored in self._records.all(keys.saves_of_step(record.job, record.step), Save):
-            save = stored.value
-            if not save.state.is_readable and save.state is not SaveState.PENDING:
-                continue
-            if not save.state.is_readable or not await self._is_same(save, backing, record):
-                raise _conflict(save, save)
-            return save
-        return None
+        known = await self._occupant(record)
+        if known and not (known.state.is_readable and await self._is_same(known, backing, record)):
+            raise _conflict(known)
+        return known
 
     async def _is_same(self, save: Save, backing: Backing, record: CommitRecord) -> bool:
         if (save.world_size, save.kind, save.size_bytes) != (record.world_size, record.kind, record.size_bytes):
@@ -164,12 +172,11 @@ class Adoption:
             await self._records.commit([note.unchanged()], [Delete(note.key)])
 
 
-def _conflict(save: Save, known: Save | None) -> Conflict:
-    assert known is not None
+def _conflict(known: Save) -> ConflictingError:
     what = "is being saved here" if known.state is SaveState.PENDING else "is here with other content"
-    return Conflict(
-        f"{save.title} {what} (save {known.save_id} of attempt {known.attempt}): kept as it is. To have the one in the "
-        f"backup, delete it first: sdrs ckpt delete {known.job} {known.step}"
+    return ConflictingError(
+        f"{known.title} {what} (save {known.save_id} of attempt {known.attempt}): kept as it is. To have the one in "
+        f"the backup, delete it first: sdrs ckpt delete {known.job} {known.step}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 from sdrs_core.backup.targets import Target, TargetName
 from sdrs_core.checkpoints import Save
@@ -126,7 +127,8 @@ class Backups:
     async def test_target(self, name: str) -> AsyncIterator[tuple[str, ProbeStep]]:
         """From here, and from each node that is up: where, and what was found."""
         target = self.targets.get(name)
-        async for step in self.buckets.each(target, lambda bucket: _probed(bucket.target)):
+        steps = await self.buckets.in_thread(target, partial(_probed, target))
+        while (step := await self.buckets.in_thread(target, partial(next, steps, None))) is not None:
             yield "controller", step
         for node in self._members.nodes():
             if node.state is not NodeState.UP:

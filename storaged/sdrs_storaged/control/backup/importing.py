@@ -1,13 +1,13 @@
 """Checkpoints of a bucket into this cluster: one, a job's, a pool's, or all of them; this cluster's own, or another's.
 
-First each becomes known here, as one that is kept in the backup only: from then on a restore finds it. Then, unless that
-is left to whoever asks for it, its bytes are recalled, the newest checkpoint first. Everything may be repeated: what is
-here is known by whose it was and under which id.
+First each becomes known here, as one that is kept in the backup only: from then on a restore finds it. Then, unless
+that is left to whoever asks for it, its bytes are recalled, the newest checkpoint first. Everything may be repeated:
+what is here is known by whose it was and under which id.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from sdrs_core.checkpoints import Save
 from sdrs_core.errors import CorruptDataError, FullError, NotFoundError, SdrsError, StaleTermError, UnavailableError
 from sdrs_core.ids import JobName, SaveId
 from sdrs_storaged.control import keys
-from sdrs_storaged.control.backup.adoption import Adoption, Conflict
+from sdrs_storaged.control.backup.adoption import Adoption, ConflictingError
 from sdrs_storaged.control.backup.buckets import Buckets
 from sdrs_storaged.control.backup.recall import Recalls
 from sdrs_storaged.control.backup.records import Selection
@@ -129,7 +129,7 @@ class Importer:
             return await self._adoption.adopt(backing, entry.job, entry.step, record.selection.into_pool)
         except StaleTermError:
             raise
-        except (Conflict, CorruptDataError, NotFoundError) as error:
+        except (ConflictingError, CorruptDataError, NotFoundError) as error:
             record.failed_checkpoints += 1
             record.tell(error.message)
             return None
@@ -188,7 +188,7 @@ def _clusters(bucket: Bucket, cluster_id: str) -> list[str]:
     return list(dict.fromkeys((owner.cluster_id, *owner.former))) if owner else []
 
 
-def _commits(bucket: Bucket, cluster_id: str, job: str) -> AsyncIterator[CommitRecord]:
+def _commits(bucket: Bucket, cluster_id: str, job: str) -> Iterator[CommitRecord]:
     from sdrs_storaged.bucket.manifest_store import ManifestStore
 
     return ManifestStore(bucket, cluster_id).commits(job)

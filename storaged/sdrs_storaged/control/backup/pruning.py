@@ -26,7 +26,7 @@ from sdrs_storaged.control.backup.rubbish import Rubbish
 from sdrs_storaged.control.backup.runs import RunProgress
 from sdrs_storaged.control.backup.sweeping import Sweeping
 from sdrs_storaged.control.meta.store import Delete
-from sdrs_storaged.control.records import MAX_TXN_RECORDS, Records
+from sdrs_storaged.control.records import MAX_TXN_RECORDS, ConflictError, Records, Stored, put
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 
@@ -66,29 +66,28 @@ class Pruning:
         chosen = await self._choose(target, selection)
         if selection.dry_run:
             run.record.deleted_checkpoints = len(chosen)
-            run.record.deleted_objects, run.record.deleted_bytes = await self._sweeping.count(target, chosen)
+            going = [stored.value.save_id for stored in chosen]
+            run.record.deleted_objects, run.record.deleted_bytes = await self._sweeping.count(target, going)
             return
-        for save_id in chosen:
-            await self._copies.change(target, save_id, _condemned)
+        for stored in chosen:
+            await self._condemn(stored)
             reach("prune.condemned")
-        is_gone = False
         async for stored in self._copies.of_target(target):
             if stored.value.state is CopyState.CONDEMNED:
                 run.record.current = stored.value.title
-                is_gone |= await self._remove(run, stored.value)
+                await self._remove(run, stored.value)
                 await run.keep()
         run.record.current = ""
         await self._sweeping.carry_out(run)
-        if is_gone:
-            await run.keep(at_once=True)
 
-    async def _choose(self, target: TargetName, selection: Selection) -> list[SaveId]:
+    async def _choose(self, target: TargetName, selection: Selection) -> list[Stored[Copy]]:
         """Those that no rule keeps; and those that were never finished, and will not be."""
+        # First: whoever comes to need one of them from here on changes its record (P25), and it is not condemned.
+        known = {stored.value.save_id: stored async for stored in self._copies.of_target(target)}
         here, needed = await self._here(target)
         jobs: dict[tuple[str, str], list[Copy]] = {}
         chosen: list[SaveId] = []
-        async for stored in self._copies.of_target(target):
-            copy = stored.value
+        for copy in (stored.value for stored in known.values()):
             if copy.state is CopyState.UPLOADING and copy.save_id not in here:
                 chosen.append(copy.save_id)
             elif copy.state is CopyState.LISTED and selection.takes(copy.pool, copy.job, copy.step):
@@ -96,7 +95,14 @@ class Pruning:
         for (pool, job), copies in jobs.items():
             keep = self._policies.keep(target, pool, job)
             chosen += decide_pruning([kept(copy, is_needed=copy.save_id in needed) for copy in copies], keep)
-        return chosen
+        return [known[save_id] for save_id in chosen]
+
+    async def _condemn(self, stored: Stored[Copy]) -> None:
+        condemned = replace(stored.value, state=CopyState.CONDEMNED)
+        try:
+            await self._records.commit([stored.unchanged()], [put(stored.key, condemned)])
+        except ConflictError:
+            return  # held, or needed, since it was chosen
 
     async def _here(self, target: TargetName) -> tuple[set[SaveId], set[SaveId]]:
         """Which checkpoints the cluster has and would back up, and of which only this backup has the bytes; by the ids
@@ -116,27 +122,26 @@ class Pruning:
                 needed |= {stored.value.save_id, SaveId(stored.value.origin.rpartition("/")[2])}
         return here, needed
 
-    async def _remove(self, run: RunProgress, copy: Copy) -> bool:
-        """Whether it is gone. One that the store holds on to stays condemned, and is tried again by the next run."""
+    async def _remove(self, run: RunProgress, copy: Copy) -> None:
+        """One that the store holds on to stays condemned, and is tried again by the next run."""
         target = run.target
         refused = await self._buckets.call(
             target, lambda bucket: manifests(bucket, self._cluster_id).delete_commit(_record_of(copy))
         )
         if refused:
             self._tell(run, copy, refused)
-            return False
+            return
         reach("prune.uncommitted")
         left = await self._buckets.call(
             target, lambda bucket: manifests(bucket, self._cluster_id).delete_shards(copy.save_id)
         )
         if left:
             self._tell(run, copy, next(iter(left.values())))
-            return False
+            return
         reach("prune.manifests")
         await self._forget(target, copy)
         run.record.deleted_checkpoints += 1
         log.info("backup_pruned", target=target.name, job=copy.job, step=copy.step, save=copy.save_id)
-        return True
 
     def _tell(self, run: RunProgress, copy: Copy, why: SdrsError) -> None:
         run.record.tell(f"the backup of {copy.title} cannot be deleted yet, it is tried again: {why.message}")
@@ -152,11 +157,6 @@ class Pruning:
                 await self._records.commit([], [Delete(entry.key) for entry in page.entries])
         reach("prune.uses")
         await self._records.commit([], [Delete(keys.backup_copy(target.name, copy.save_id))])
-
-
-def _condemned(copy: Copy) -> Copy:
-    # Held since it was chosen: an operator's word counts more.
-    return copy if copy.held else replace(copy, state=CopyState.CONDEMNED)
 
 
 def _record_of(copy: Copy) -> CommitRecord:

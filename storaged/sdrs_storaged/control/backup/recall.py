@@ -26,8 +26,10 @@ from sdrs_core.pools import quota_refusal
 from sdrs_core.redundancy import worth
 from sdrs_core.references import home_blob
 from sdrs_storaged.control import keys
+from sdrs_storaged.control.backup.locks import SaveLocks
 from sdrs_storaged.control.backup.presence import Presence
 from sdrs_storaged.control.backup.recalled_blobs import RecalledBlobs
+from sdrs_storaged.control.backup.shedding import without_references
 from sdrs_storaged.control.backup.sources import Backing, BackupSources, backed_up
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
@@ -97,6 +99,7 @@ class Recalls:
         sources: BackupSources,
         presence: Presence,
         blobs: RecalledBlobs,
+        locks: SaveLocks,
         clock: Clock,
         *,
         poke_repair: Callable[[], None],
@@ -111,11 +114,9 @@ class Recalls:
         self._blobs = blobs
         self._clock = clock
         self._poke_repair = poke_repair
+        self._locks = locks
         self._under_way: dict[SaveId, _UnderWay] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def is_under_way(self, save_id: SaveId) -> bool:
-        return save_id in self._under_way
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -170,7 +171,8 @@ class Recalls:
         save = stored.value
         log.warning("recall_begun", job=save.job, step=save.step, target=backings[0].target.name)
         try:
-            recalled = await self._recall(stored, backings, mine)
+            async with self._locks.hold(save.save_id):
+                recalled = await self._recall(stored, backings, mine)
         except SdrsError as error:
             log.warning("recall_failed", job=save.job, step=save.step, why=error.message)
             mine.ended.set_exception(error)
@@ -254,6 +256,8 @@ class Recalls:
         """What nodes cannot bring back, each with where the backup has it."""
         for rank in range(save.world_size):
             shard = await self._records.get(keys.shard(save.save_id, rank), Shard)
+            if shard and save.evicted:
+                shard = await without_references(self._records, shard)
             if shard is None:
                 raise NotFoundError(f"{save.title} was deleted while it was recalled", job=save.job, step=save.step)
             missing = await self._missing(save, shard, mine)
