@@ -30,7 +30,8 @@ def _run(cluster: Cluster, kind: RunKind, selection: Selection | None = None) ->
     while True:
         found = cluster.backups.runs(_TARGET)[0]
         if found.id == begun.id and not found.is_under_way:
-            assert not found.failure and not found.problems, (found.failure, found.problems)
+            assert not found.failure, found.failure
+            assert not found.problems, found.problems
             return found
         time.sleep(_POLL_SECONDS)
 
