@@ -1,8 +1,8 @@
 """Backups are looked at again: whether what each is made of is there, and is what it was.
 
 Of each backup the commit record and all manifests are read and every object is looked up; of a sample, or of all if
-that was asked for, every byte is read and compared (I5). Content that is damaged is condemned: the next backup uploads it
-anew under another name, if the cluster still has it (P25).
+that was asked for, every byte is read and compared (I5). Content that is damaged is condemned: the next backup uploads
+it anew under another name, if the cluster still has it (P25).
 """
 
 from __future__ import annotations
