@@ -133,7 +133,8 @@ def test_another_node_takes_over_from_one_that_dies_in_an_upload(
     try:
         cluster.start()
         with cluster.connect() as connected:
-            connected.checkpoints(JOB).save(step=1, state=parts).wait("L2")
+            connected.create_pool("twofold", level="L2", mirrors=2)
+            connected.checkpoints(JOB, pool="twofold").save(step=1, state=parts).wait()
             target = connected.backups.add_target(moto_s3.target(tmp_path, name="lasting"))
             run = finished(connected, connected.backups.start(RunKind.BACKUP, target.name, Selection()))
             assert (run.failure, run.problems, run.done_checkpoints) == ("", (), 1)
