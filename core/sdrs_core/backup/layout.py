@@ -33,8 +33,12 @@ def object_key(cluster_id: str, content_hash: str, run_id: str) -> str:
     return f"{objects(cluster_id)}{content_hash[:2]}/{content_hash}-{run_id}"
 
 
+def all_shards(cluster_id: str) -> str:
+    return f"{cluster_id}/shards/"
+
+
 def shards(cluster_id: str, save_id: str) -> str:
-    return f"{cluster_id}/shards/{save_id}/"
+    return f"{all_shards(cluster_id)}{save_id}/"
 
 
 def shard(cluster_id: str, save_id: str, rank: int) -> str:

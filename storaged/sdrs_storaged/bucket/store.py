@@ -57,8 +57,8 @@ class ObjectStore(ABC):
     - ``UnavailableError`` for what may pass by itself: no answer, 5xx, SlowDown and other throttling. The store's wish,
       if it gave one, is in ``facts["retry_after_seconds"]``. A few quick tries were made already: the caller tries
       again later.
-    - ``PermissionDeniedError``, ``RefusedError`` or ``InvalidArgumentError`` for what somebody has to mend: credentials,
-      permissions, the bucket, the clock. The message says what, where, and what to do.
+    - ``PermissionDeniedError``, ``RefusedError`` or ``InvalidArgumentError`` for what somebody has to mend:
+      credentials, permissions, the bucket, the clock. The message says what, where, and what to do.
     - ``NotFoundError`` for a key or an upload that is not there.
     - ``CorruptDataError`` where the store confirms other bytes than were sent, again and again.
 

@@ -1,0 +1,127 @@
+"""The parts of one upload, several at a time, through a few buffers that are used again and again."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from sdrs_core.backup.manifests import ObjectPlace
+from sdrs_core.errors import UnavailableError
+from sdrs_storaged.bucket.bucket import Bucket
+from sdrs_storaged.bucket.failures import where
+from sdrs_storaged.bucket.store import Part
+
+# The content's bytes that are dealt with, and the bytes that went over the wire for it: what is there already does not.
+Progress = Callable[[int, int], None]
+
+
+class PartSender:
+    """One thread fills buffers and hands them in; ``at_once`` others send them. Ends with the first error."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        place: ObjectPlace,
+        upload_id: str,
+        there: Mapping[int, Part],
+        progress: Progress,
+        check: Callable[[], None],
+        part_bytes: int,
+        at_once: int,
+    ) -> None:
+        self._bucket = bucket
+        self._place = place
+        self._upload_id = upload_id
+        self._there = there
+        self._progress = progress
+        self._check_caller = check
+        self._workers = ThreadPoolExecutor(at_once, thread_name_prefix="part")
+        self._part_bytes = part_bytes
+        # One is filled while the others are sent; memory is made when a buffer is first wanted.
+        self._unmade = at_once + 1
+        self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        self._sent: list[Future[Part]] = []
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
+        self._is_closed = False
+        self._done_bytes = self._sent_bytes = 0
+
+    def take_buffer(self) -> memoryview:
+        """Waits for one; raises what went wrong with an earlier part."""
+        buffer = None if self._unmade else self._free.get()
+        self._raise_failure()
+        if buffer is not None:
+            return buffer
+        self._unmade -= 1
+        return memoryview(bytearray(self._part_bytes))
+
+    def send(self, number: int, buffer: memoryview, size_bytes: int) -> None:
+        self._sent.append(self._workers.submit(self._send, number, buffer, size_bytes))
+
+    def finish(self) -> list[Part]:
+        """All parts, once all are there."""
+        wait(self._sent)
+        # The first that went wrong: others only gave up because of it.
+        self._raise_failure()
+        return [sent.result() for sent in self._sent]
+
+    def close(self) -> None:
+        """What is being sent comes to its end first: it uses the buffers."""
+        self._is_closed = True
+        self._workers.shutdown(cancel_futures=True)
+
+    def _send(self, number: int, buffer: memoryview, size_bytes: int) -> Part:
+        try:
+            part = self._confirmed(number, buffer[:size_bytes])
+        except BaseException as error:
+            with self._lock:
+                self._failure = self._failure or error
+            raise
+        finally:
+            # Also after an error: whoever waits for a buffer then hears of it.
+            self._free.put(buffer)
+        return part
+
+    def _confirmed(self, number: int, data: memoryview) -> Part:
+        known = self._there.get(number)
+        sent_bytes = 0
+        if known and known.size_bytes == len(data) and known.etag == _md5(data):
+            part = known
+        else:
+            part = self._put(number, data)
+            sent_bytes = len(data)
+        with self._lock:
+            self._sent_bytes += sent_bytes
+            # Encryption adds a little to it.
+            self._done_bytes = min(self._done_bytes + len(data), self._place.size_bytes)
+            self._progress(self._done_bytes, self._sent_bytes)
+        return part
+
+    def _put(self, number: int, data: memoryview) -> Part:
+        store, key = self._bucket.store, self._place.key
+        try:
+            return self._bucket.patience.persist(
+                lambda: store.put_part(key, self._upload_id, number, data), self._check
+            )
+        except UnavailableError as error:
+            raise UnavailableError(
+                f"part {number} of {key} could not be sent to {where(self._bucket.target)}, tried "
+                f"{self._bucket.patience.tries} times; what was sent stays, and the next try goes on with it: {error}",
+                **error.facts,
+            ) from error
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _check(self) -> None:
+        if self._is_closed or self._failure is not None:
+            raise UnavailableError(f"the upload of {self._place.key} was given up")
+        self._check_caller()
+
+
+def _md5(data: memoryview) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
