@@ -7,6 +7,9 @@ import pytest
 
 from tests.support.etcd import EtcdCluster, needs_etcd, running_etcd
 from tests.support.metastores import Stores
+from tests.support.s3_servers import moto_s3, s3_server, seaweed_s3
+
+__all__ = ["moto_s3", "s3_server", "seaweed_s3"]
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,13 @@ from typing import Any
 import botocore.session
 from botocore.credentials import CredentialProvider, Credentials, ReadOnlyCredentials
 from botocore.exceptions import ProfileNotFound
+from botocore.loaders import create_loader
 
 from sdrs_core.errors import InvalidArgumentError, PermissionDeniedError
 from sdrs_storaged.bucket.private_files import mark_of, read_private
 
+# What botocore knows of S3 is a large file, read once for all clients.
+_MODELS = create_loader()
 _WHAT = "the file of credentials"
 _NEEDED = ("access_key_id", "secret_access_key")
 
@@ -28,9 +31,9 @@ def session_with(credentials: str) -> Any:
     """A botocore session; what is missing is told now, but for ``chain``, which asks around at the first request."""
     kind, _, value = credentials.partition(":")
     if kind == "chain" and not value:
-        return botocore.session.Session()
+        return _session()
     if kind == "profile" and value:
-        session = botocore.session.Session(profile=value)
+        session = _session(value)
         try:
             session.get_scoped_config()
         except ProfileNotFound as error:
@@ -48,8 +51,14 @@ def session_with(credentials: str) -> Any:
             f"credentials {kind!r} are none of chain, file:PATH, profile:NAME and env:PREFIX: name where they are, "
             "not what they are"
         )
-    session = botocore.session.Session()
+    session = _session()
     session.get_component("credential_provider").providers[:] = [_Given(found)]
+    return session
+
+
+def _session(profile: str | None = None) -> Any:
+    session = botocore.session.Session(profile=profile)
+    session.register_component("data_loader", _MODELS)
     return session
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from sdrs_core.backup.manifests import ObjectPlace
@@ -26,7 +26,7 @@ class PartSender:
         bucket: Bucket,
         place: ObjectPlace,
         upload_id: str,
-        there: Mapping[int, Part],
+        there: frozenset[Part],
         progress: Progress,
         check: Callable[[], None],
         part_bytes: int,
@@ -86,11 +86,10 @@ class PartSender:
         return part
 
     def _confirmed(self, number: int, data: memoryview) -> Part:
-        known = self._there.get(number)
         sent_bytes = 0
-        if known and known.size_bytes == len(data) and known.etag == _md5(data):
-            part = known
-        else:
+        # Hashed for nothing where there is none: the store does it again when it sends.
+        part = Part(number, len(data), _md5(data) if self._there else "")
+        if part not in self._there:
             part = self._put(number, data)
             sent_bytes = len(data)
         with self._lock:

@@ -106,11 +106,17 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def parts(self, key: str, upload_id: str) -> Iterator[Part]:
-        """What has arrived, by number. NotFoundError if the upload is not (or no more) there."""
+        """What has arrived. NotFoundError if the upload is not (or no more) there.
+
+        Of a part that was sent twice with different bytes, some stores list both.
+        """
 
     @abstractmethod
     def put_part(self, key: str, upload_id: str, number: int, data: Buffer) -> Part:
-        """In place of one that has the same number. The store compares an MD5 that is sent along."""
+        """In place of one that has the same number. The store compares an MD5 that is sent along.
+
+        May be called again with other bytes; which ones are meant is told by the ETag when the upload is completed.
+        """
 
     @abstractmethod
     def complete_upload(self, key: str, upload_id: str, parts: Sequence[Part]) -> None:

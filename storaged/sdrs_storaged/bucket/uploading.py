@@ -10,7 +10,7 @@ from blake3 import blake3 as new_blake3
 
 from sdrs_core.backup.manifests import ObjectPlace
 from sdrs_core.checksums import Buffer
-from sdrs_core.errors import CorruptDataError, NotFoundError
+from sdrs_core.errors import CorruptDataError, NotFoundError, UnavailableError
 from sdrs_storaged.bucket.bucket import Bucket
 from sdrs_storaged.bucket.encryption import sealed_bytes
 from sdrs_storaged.bucket.failures import where
@@ -181,10 +181,10 @@ class _Multipart:
         upload_id, there = self._begun()
         try:
             self._complete(upload_id, self._send(upload_id, there))
-        except NotFoundError:
-            # Somebody else completed it, or this very upload did and its answer was lost; or it was aborted.
+        except NotFoundError as error:
+            # Somebody else completed it, or this very upload did and its answer was lost.
             if not self._is_there():
-                raise
+                raise UnavailableError(f"the upload of {self._place.key} was aborted by somebody: try again") from error
         except CorruptDataError:
             # Nothing may go on with other bytes under this name: encrypted ones would share a key and nonces.
             self._bucket.patience.persist(
@@ -206,7 +206,7 @@ class _Multipart:
             )
         return True
 
-    def _begun(self) -> tuple[str, dict[int, Part]]:
+    def _begun(self) -> tuple[str, frozenset[Part]]:
         """An upload of this key, and the parts that it has. Of several the first begun, so that all agree."""
         persist, store, key = self._bucket.patience.persist, self._bucket.store, self._place.key
         found = persist(lambda: [upload for upload in store.uploads(key) if upload.key == key], self._check)
@@ -215,12 +215,13 @@ class _Multipart:
                 return upload_id, persist(partial(self._parts, upload_id), self._check)
             except NotFoundError:
                 continue
-        return persist(lambda: store.begin_upload(key), self._check), {}
+        return persist(lambda: store.begin_upload(key), self._check), frozenset()
 
-    def _parts(self, upload_id: str) -> dict[int, Part]:
-        return {part.number: part for part in self._bucket.store.parts(self._place.key, upload_id)}
+    def _parts(self, upload_id: str) -> frozenset[Part]:
+        return frozenset(self._bucket.store.parts(self._place.key, upload_id))
 
-    def _send(self, upload_id: str, there: dict[int, Part]) -> list[Part]:
+    def _send(self, upload_id: str, there: frozenset[Part]) -> list[Part]:
+        likely = {(part.number, part.size_bytes) for part in there}
         at_once = max(1, min(self._bucket.target.concurrency, _MAX_HELD_BYTES // self._part_bytes - 1))
         sender = PartSender(
             self._bucket, self._place, upload_id, there, self._progress, self._check, self._part_bytes, at_once
@@ -230,8 +231,7 @@ class _Multipart:
                 with self._pace.waiting() if self._pace else nullcontext():
                     buffer = sender.take_buffer()
                 size_bytes = min(self._part_bytes, self._stored_bytes - (number - 1) * self._part_bytes)
-                is_sent = number not in there or there[number].size_bytes != size_bytes
-                filled = self._stored.fill(buffer[:size_bytes], self._pace, is_sent)
+                filled = self._stored.fill(buffer[:size_bytes], self._pace, (number, size_bytes) not in likely)
                 if filled < size_bytes:
                     break
                 sender.send(number, buffer, size_bytes)
