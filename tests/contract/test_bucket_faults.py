@@ -125,7 +125,7 @@ def test_bytes_that_are_always_changed_on_the_way_are_never_confirmed(bucket: Bu
 
 def test_a_store_that_is_gone_is_unavailable(target: Target, proxy: FaultyS3) -> None:
     with open_bucket(replace(target, endpoint="http://127.0.0.1:9"), HASTE) as bucket:
-        with pytest.raises(UnavailableError, match="target nas .* cannot be reached"):
+        with pytest.raises(UnavailableError, match=r"target nas .* cannot be reached"):
             put_content(bucket, b"1")
 
 
@@ -140,7 +140,7 @@ def test_the_stores_wish_to_wait_is_honoured(bucket: Bucket, proxy: FaultyS3, mo
 
 
 TO_MEND = [
-    (403, "AccessDenied", PermissionDeniedError, r"allow s3:PutObject .* file:"),
+    (403, "AccessDenied", PermissionDeniedError, r"allow s3:PutObject .*\(file:"),
     (403, "InvalidAccessKeyId", PermissionDeniedError, "check access_key_id"),
     (403, "SignatureDoesNotMatch", PermissionDeniedError, "check secret_access_key"),
     (400, "ExpiredToken", PermissionDeniedError, "session token has expired"),
@@ -169,15 +169,16 @@ def test_wrong_credentials_and_a_missing_bucket_are_told_by_a_real_store(seaweed
     target = seaweed_s3.target(tmp_path)
     wrong_key = credentials_file(tmp_path / "wrong-key.json", "nobody", seaweed_s3.secret_key)
     wrong_secret = credentials_file(tmp_path / "wrong-secret.json", seaweed_s3.access_key, "not the secret")
-    for changes, kind, words in (
-        ({"credentials": f"file:{wrong_key}"}, PermissionDeniedError, "check access_key_id"),
-        ({"credentials": f"file:{wrong_secret}"}, PermissionDeniedError, "check secret_access_key"),
-        ({"bucket": "no-such-bucket"}, RefusedError, "no such bucket"),
-    ):
-        with open_bucket(replace(target, **changes), HASTE) as bucket:
+    for path, words in ((wrong_key, "check access_key_id"), (wrong_secret, "check secret_access_key")):
+        with open_bucket(replace(target, credentials=f"file:{path}"), HASTE) as bucket:
             for action in (lambda b=bucket: put_content(b, b"1"), lambda b=bucket: b.store.head("a")):
-                with pytest.raises(kind, match=words):
+                with pytest.raises(PermissionDeniedError, match=words):
                     action()
+    # With these credentials a put would create the bucket.
+    with open_bucket(replace(target, bucket="no-such-bucket"), HASTE) as bucket:
+        for action in (lambda: list(bucket.store.list("")), lambda: bucket.store.begin_upload("a")):
+            with pytest.raises(RefusedError, match="no such bucket"):
+                action()
 
 
 DENIED = [
