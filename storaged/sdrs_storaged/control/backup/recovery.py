@@ -57,7 +57,7 @@ class Recovery:
             poke_repair=upkeep.repairer.poke,
         )
         adoption = Adoption(records, members, catalog, sources)
-        importer = Importer(records, backups.buckets, sources, adoption, self.recalls, cluster_id)
+        importer = Importer(records, members, backups.buckets, sources, adoption, self.recalls, cluster_id)
         backups.runs.kinds[RunKind.IMPORT] = importer.carry_out
         self.evictor = Evictor(
             records,
