@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from benchmarks import (
+    backup,
     catalog,
     codec,
     failover,
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "placement": placement.placement,
     "growth_ranks": growth.growth_ranks,
     "growth_tensors": growth.growth_tensors,
+    "backup": backup.backup,
     **peers.BENCHMARKS,
 }
 

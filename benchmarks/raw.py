@@ -14,8 +14,8 @@ from sdrs_core.checksums import BLOCK_BYTES, digest
 GIB = 1 << 30
 
 
-def arrays_of(total_bytes: int, count: int) -> list[np.ndarray]:
-    random = np.random.default_rng(7)
+def arrays_of(total_bytes: int, count: int, seed: int = 7) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
     return [random.integers(0, 256, total_bytes // count, dtype=np.uint8).view(np.float32) for _ in range(count)]
 
 

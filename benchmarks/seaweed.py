@@ -43,8 +43,8 @@ class Seaweed:
     def __init__(self, folder: Path, client: Any, endpoint: str, master_url: str, pids: list[int]) -> None:
         self.pids = pids
         self.endpoint = endpoint
+        self.client = client
         self._folder = folder
-        self._client = client
         self._master_url = master_url
 
     def put(self, arrays: dict[str, np.ndarray]) -> None:
@@ -54,14 +54,14 @@ class Seaweed:
 
     def _put(self, item: tuple[str, np.ndarray]) -> None:
         name, array = item
-        self._client.put_object(Bucket=BUCKET, Key=name, Body=_Reader(array), ContentLength=array.nbytes)
+        self.client.put_object(Bucket=BUCKET, Key=name, Body=_Reader(array), ContentLength=array.nbytes)
 
     def get(self, names: list[str]) -> dict[str, np.ndarray]:
         with ThreadPoolExecutor(STREAMS) as pool:
             return dict(zip(names, pool.map(self._get, names), strict=True))
 
     def _get(self, name: str) -> np.ndarray:
-        answer = self._client.get_object(Bucket=BUCKET, Key=name)
+        answer = self.client.get_object(Bucket=BUCKET, Key=name)
         array = np.empty(answer["ContentLength"], dtype=np.uint8)
         view, position = memoryview(array), 0
         while block := answer["Body"].read(1 << 20):
@@ -71,7 +71,7 @@ class Seaweed:
 
     def delete(self, names: list[str]) -> None:
         for name in names:
-            self._client.delete_object(Bucket=BUCKET, Key=name)
+            self.client.delete_object(Bucket=BUCKET, Key=name)
         # The bytes stay in the volumes until the filer has passed the deletions on and they are compacted.
         before = self._stored_bytes()
         deadline = time.monotonic() + COMPACT_SECONDS
@@ -81,6 +81,10 @@ class Seaweed:
 
     def _stored_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.files())
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        return {"access_key_id": _KEYS["accessKey"], "secret_access_key": _KEYS["secretKey"]}
 
     def files(self) -> list[Path]:
         """Where the bytes of the objects are."""

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from sdrs import forks
 from sdrs.address import cluster_url, listens, parse_url
+from sdrs.backups import Backups
 from sdrs.checkpoints import Checkpoints
 from sdrs.operations import Operations
 from sdrs.pools import Pools
@@ -123,6 +124,11 @@ class Cluster(Pools, Operations, Upkeep, Scrubs):
             attempt=attempt,
             policy=SavePolicy(on_full, max_in_flight, on_error, raise_errors),
         )
+
+    @property
+    def backups(self) -> Backups:
+        """Backups in buckets: targets, policies, runs."""
+        return Backups(self.process)
 
     def info(self) -> ClusterInfo:
         return cluster_info_from(self.process().control.call("get_cluster", messages.GetClusterRequest()))

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sdrs_core.attempts import Attempt
+from sdrs_core.backup.targets import Target
 from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, Verdict, content_hash
 from sdrs_core.cluster import DEFAULT_POOL, Authority, Disk, DiskState, Endpoints, Group, Node, Order, Pool, Retention
 from sdrs_core.codes import MIRROR
@@ -23,6 +24,7 @@ from sdrs_core.soundness import shares_needed
 from sdrs_core.stocks import fragment_bytes
 from sdrs_storaged.config import ControllerConfig
 from sdrs_storaged.control import keys
+from sdrs_storaged.control.backup.orders import ProbeStep, Upload, UploadProgress
 from sdrs_storaged.control.claims import FragmentName
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.collector import Fragment
@@ -183,6 +185,21 @@ class FakeNodes:
         for name in fragments:
             self.fragments.get(node.id, {}).pop(name, None)
         return set(fragments)
+
+    async def describe_blob(
+        self, node: Node, blob: Blob, sources: Sequence[tuple[Node, Holder]], order: Order, *, wants_blake3: bool
+    ) -> tuple[bytes, str]:
+        raise UnavailableError("these nodes back up nothing")
+
+    async def upload_blob(
+        self, node: Node, upload: Upload, sources: Sequence[tuple[Node, Holder]], order: Order
+    ) -> AsyncIterator[UploadProgress]:
+        raise UnavailableError("these nodes back up nothing")
+        yield
+
+    async def probe_target(self, node: Node, target: Target, order: Order) -> AsyncIterator[ProbeStep]:
+        raise UnavailableError("these nodes back up nothing")
+        yield
 
     async def is_refused(self, node: Node) -> bool:
         return node.id in self.refusing

@@ -31,7 +31,7 @@ Offer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 def completion(context: click.Context, shell: str) -> None:
     """Print the completion script of a shell.
 
-    It completes verbs, options, and the names of jobs, steps, pools, groups, nodes and disks.
+    It completes verbs, options, and the names of jobs, steps, pools, groups, nodes, disks and backup targets.
     """
     script = get_completion_class(shell)
     if script is None:
@@ -81,12 +81,18 @@ def _groups(settings: Settings, context: click.Context) -> Iterable[str]:
         return [group.id for group in cluster.groups()]
 
 
+def _targets(settings: Settings, context: click.Context) -> Iterable[str]:
+    with open_cluster(settings) as cluster:
+        return [found.target.name for found in cluster.backups.targets()]
+
+
 complete_job = _offer(_jobs)
 complete_step = _offer(_steps)
 complete_pool = _offer(_pools)
 complete_node = _offer(_nodes)
 complete_group = _offer(_groups)
 complete_disk = _offer(_disks)
+complete_target = _offer(_targets)
 
 
 def complete_nodes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -10,6 +10,7 @@ import click
 
 from sdrs.cli import failures
 from sdrs.cli.automatic import pause, resume
+from sdrs.cli.backups import backup
 from sdrs.cli.checkpoints import ckpt
 from sdrs.cli.completion import completion
 from sdrs.cli.disks import disk
@@ -106,7 +107,7 @@ def version(settings: Settings) -> None:
 for verb in (
     *(up, down, status, history, doctor),
     *(pool, node, disk, group, ckpt),
-    *(switchover, failover, pause, resume, repair, scrub, meta),
+    *(switchover, failover, pause, resume, repair, scrub, backup, meta),
     *(completion, version),
 ):
     root.add_command(verb)

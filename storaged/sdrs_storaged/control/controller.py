@@ -9,6 +9,7 @@ from sdrs_core.cluster import DiskState, NodeState
 from sdrs_core.failover import Liveness
 from sdrs_storaged.config import ControllerConfig
 from sdrs_storaged.control.backup.assembly import Backups
+from sdrs_storaged.control.backup.orders import BackupCalls
 from sdrs_storaged.control.backup.recovery import Recovery
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
@@ -46,7 +47,7 @@ log = get_log("controller")
 _MAX_NAMED = 10
 
 
-class NodeCalls(FragmentCalls, Probe, Protocol):
+class NodeCalls(FragmentCalls, BackupCalls, Probe, Protocol):
     """All that a controller asks of nodes."""
 
 
@@ -132,7 +133,7 @@ class Controller:
             give_up=self.losses.give_up,
             wake=self._membership_changed,
         )
-        self.backups = Backups(records, self.members, self.catalog, self.events, clock)
+        self.backups = Backups(records, self.members, self.catalog, self.events, nodes, clock)
         self.commits.on_committed = self.backups.committed
         self.recovery = Recovery(
             records,

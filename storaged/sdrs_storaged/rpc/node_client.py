@@ -172,9 +172,7 @@ class NodeClient:
             yield UploadProgress(response.done_bytes, response.sent_bytes, response.is_done)
 
     async def probe_target(self, node: Node, target: Target, order: Order) -> AsyncIterator[ProbeStep]:
-        request = pb.ProbeTargetRequest(
-            target=target_to(target), authority=convert.authority_to(order.authority)
-        )
+        request = pb.ProbeTargetRequest(target=target_to(target), authority=convert.authority_to(order.authority))
         request.signature = signature(order.secret, request)
         async for response in stream(self._stub(node).probe_target, request, f"node {node.id}", _PROBE_TARGET_SECONDS):
             yield ProbeStep(response.step, response.ok, response.detail)

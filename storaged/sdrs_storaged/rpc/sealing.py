@@ -27,7 +27,8 @@ from sdrs_storaged.node.reports import MemberReports
 from sdrs_storaged.rpc.peers import Peers
 from sdrs_storaged.rpc.replication import Replication
 from sdrs_storaged.rpc.spread_seal import SpreadSeal
-from sdrs_storaged.rpc.workers import Workers, all_of
+from sdrs_storaged.rpc.workers import Workers
+from sdrs_storaged.seeing_through import all_of
 from sdrs_storaged.store.engine import FragmentStore
 from sdrs_storaged.store.fragment import FragmentOrigin
 

@@ -25,7 +25,8 @@ from sdrs_storaged.rpc.census import Answers, Census
 from sdrs_storaged.rpc.filling import SourcesUnavailableError
 from sdrs_storaged.rpc.sources import BlobFacts, Source
 from sdrs_storaged.rpc.vouching import Vouched, held_of, keys_of, lacking, vouch
-from sdrs_storaged.rpc.workers import Workers, all_of
+from sdrs_storaged.rpc.workers import Workers
+from sdrs_storaged.seeing_through import all_of
 from sdrs_storaged.store.fragment import FragmentKey, FragmentOrigin
 
 # Gives a member a fragment, by its index, that is made of what the sources hold; it blocks (``filling``).

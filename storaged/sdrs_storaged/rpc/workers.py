@@ -7,10 +7,10 @@ work holds, or all nodes that save at once would wait for each other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sdrs_storaged.rpc.intake import Intake
 from sdrs_storaged.seeing_through import see_through
@@ -18,17 +18,6 @@ from sdrs_storaged.store.reader import FragmentReader
 
 T = TypeVar("T")
 C = TypeVar("C", FragmentReader, Intake)
-
-
-async def all_of(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all; if one fails, the others are ended first."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Workers:

@@ -18,6 +18,7 @@ from sdrs_core.errors import PermissionDeniedError, UnavailableError
 
 if TYPE_CHECKING:
     from sdrs_storaged.bucket.bucket import Bucket
+    from sdrs_storaged.bucket.manifest_store import ManifestStore
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -36,14 +37,16 @@ class Buckets:
         self, target: Target, work: Callable[Concatenate[Bucket, P], T], *args: P.args, **named: P.kwargs
     ) -> T:
         """``work`` with the bucket, in a thread; UnavailableError if the store keeps it waiting for too long."""
+        return await self.in_thread(target, partial(self._work, target, work, *args, **named))
+
+    async def in_thread(self, target: Target, work: Callable[[], T]) -> T:
         threads = self._threads.get(target.name)
         if threads is None:
             threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"backup-{target.name}")
             self._threads[target.name] = threads
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_CALL_SECONDS):
-                return await loop.run_in_executor(threads, partial(self._work, target, work, *args, **named))
+                return await asyncio.get_running_loop().run_in_executor(threads, work)
         except TimeoutError:
             raise UnavailableError(
                 f"backup target {target.name} did not answer within {_CALL_SECONDS:.0f} s", target=target.name
@@ -81,3 +84,10 @@ class Buckets:
     def close(self) -> None:
         for target in list(self._threads):
             self.forget(target)
+
+
+def manifests(bucket: Bucket, cluster_id: str) -> ManifestStore:
+    """What the bucket says of itself, of one cluster's backups."""
+    from sdrs_storaged.bucket.manifest_store import ManifestStore
+
+    return ManifestStore(bucket, cluster_id)

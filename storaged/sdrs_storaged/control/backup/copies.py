@@ -77,6 +77,10 @@ class Copies:
             raise NotFoundError(f'backup target {target} has no backup of step {step} of job "{job}"', target=target)
         return await self.change(target, newest.save_id, lambda copy: replace(copy, held=held))
 
+    async def add(self, copy: Copy) -> None:
+        key = keys.backup_copy(copy.target, copy.save_id)
+        await self._records.commit([Compare.absent(key)], [put(key, copy)])
+
     # Content
 
     async def object(self, target: TargetName, identity: str) -> Stored[ObjectRecord] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from sdrs_core.backup.manifests import CommitRecord
 from sdrs_core.checkpoints import Save
 from sdrs_core.ids import SaveId
 from sdrs_storaged.control import keys
-from sdrs_storaged.control.backup.buckets import Buckets
+from sdrs_storaged.control.backup.buckets import Buckets, manifests
 from sdrs_storaged.control.backup.copies import Copies
 from sdrs_storaged.control.backup.records import Copy, CopyState
 from sdrs_storaged.control.backup.targets import Targets
@@ -61,7 +61,7 @@ class Listing:
         """The checkpoint that it is a backup of, if it can still be read from the cluster."""
         async for stored in self._records.all(keys.saves_of_step(copy.job, copy.step), Save):
             save = stored.value
-            if save.save_id == copy.save_id and save.state.is_readable and not getattr(save, "evicted", ""):
+            if save.save_id == copy.save_id and save.state.is_readable and not save.evicted:
                 return save
         return None
 
@@ -71,23 +71,11 @@ class Listing:
         owner = place.source_cluster_id or self._cluster_id
 
         def read(bucket: Bucket) -> list[CommitRecord]:
-            return list(islice(_behind(commits(bucket, owner, job), after), limit + 1))
+            return list(islice(_behind(manifests(bucket, owner).commits(job), after), limit + 1))
 
         found = await self._buckets.call(place, read)
         more = len(found) > limit
         return found[:limit], (_key(found[limit - 1]) if more else "")
-
-    async def each_from_bucket(self, target: str, job: str = "") -> AsyncIterator[CommitRecord]:
-        place = self._targets.get(target)
-        owner = place.source_cluster_id or self._cluster_id
-        async for record in self._buckets.each(place, lambda bucket: commits(bucket, owner, job)):
-            yield record
-
-
-def commits(bucket: Bucket, cluster_id: str, job: str) -> Iterator[CommitRecord]:
-    from sdrs_storaged.bucket.manifest_store import ManifestStore
-
-    return ManifestStore(bucket, cluster_id).commits(job)
 
 
 def _key(record: CommitRecord) -> str:

@@ -22,8 +22,6 @@ _MAX_PROBLEM_CHARS = 300
 class TargetRecord:
     target: Target
     request_id: str = ""
-    # What the bucket had when it was added is in the catalog: only then may anything there be called unknown.
-    is_adopted: bool = False
     # Its records are on their way out; nothing is begun with it any more.
     is_leaving: bool = False
     # Why the last attempt failed, and since when all did; empty: it did not.
@@ -52,11 +50,16 @@ class ObjectState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ObjectRecord:
-    """Content by its identity. ``former``: keys of condemned objects of the same content that may still be there."""
+    """Content by its identity.
+
+    ``former``: keys of condemned objects of the same content that may still be there; ``also``: of such that backups
+    refer to which another history of this cluster made. They stay as long as the content is in use.
+    """
 
     place: ObjectPlace
     state: ObjectState
     former: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 class CopyState(StrEnum):

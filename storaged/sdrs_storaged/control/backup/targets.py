@@ -11,7 +11,7 @@ from sdrs_core.backup.targets import Target, TargetName
 from sdrs_core.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, RefusedError
 from sdrs_core.ids import check_name
 from sdrs_storaged.control import keys
-from sdrs_storaged.control.backup.buckets import Buckets
+from sdrs_storaged.control.backup.buckets import Buckets, manifests
 from sdrs_storaged.control.backup.records import TargetRecord
 from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.meta.store import Compare, Delete, Op
@@ -167,13 +167,11 @@ def _check(target: Target) -> None:
 
 
 def _claim(bucket: Bucket, cluster_id: str, *, take_over: bool) -> None:
-    from sdrs_storaged.bucket.manifest_store import ManifestStore
-
-    manifests = ManifestStore(bucket, cluster_id)
+    found = manifests(bucket, cluster_id)
     if take_over:
-        manifests.take_over()
+        found.take_over()
     else:
-        manifests.claim()
+        found.claim()
 
 
 def _rotate(bucket: Bucket, cluster_id: str) -> int:

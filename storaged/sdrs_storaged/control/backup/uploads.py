@@ -68,9 +68,7 @@ class Uploads:
                 return table, known or identity
         raise _unreadable(forms[0], failures)
 
-    async def upload(
-        self, run: RunProgress, forms: Sequence[Blob], order: Upload, limit: Callable[[], int]
-    ) -> None:
+    async def upload(self, run: RunProgress, forms: Sequence[Blob], order: Upload, limit: Callable[[], int]) -> None:
         """It is in the bucket when this returns. A node that fails is taken over from by another, which goes on with
         what is there of it.
         """
@@ -120,7 +118,8 @@ class Uploads:
                         moved = clock()
                     if self._members.node(place.node.id).state is NodeState.DOWN:
                         raise UnavailableError(
-                            f"node {place.node.id} went down while it uploaded blob {upload.blob.id}", source=place.node.id
+                            f"node {place.node.id} went down while it uploaded blob {upload.blob.id}",
+                            source=place.node.id,
                         )
                     if clock() - moved > _STALL_SECONDS:
                         raise UnavailableError(
