@@ -32,7 +32,7 @@ from sdrs_storaged.logs import get_log
 
 log = get_log("eviction")
 
-# What is wrong with a backed-up checkpoint, once every byte of it was read; empty: nothing.
+# What is wrong with a backed-up checkpoint, once every byte of it was read; it is on its record then.
 VerifyAll = Callable[[Copy], Awaitable[str]]
 
 
@@ -145,7 +145,6 @@ class Evictor:
         damage = await self.verify(copy.value)
         if damage:
             log.error("not_evicted", job=save.job, step=save.step, target=target, damage=damage)
-            await self._copies.change(target, save.save_id, lambda known: replace(known, damage=damage))
             return
         reach("evict.verified")
         copy = await self._copies.get(target, save.save_id)
