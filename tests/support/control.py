@@ -15,7 +15,7 @@ from sdrs_core.backup.targets import Target
 from sdrs_core.checkpoints import Blob, ContentKind, Holder, Save, SaveState, Shard, Verdict, content_hash
 from sdrs_core.cluster import DEFAULT_POOL, Authority, Disk, DiskState, Endpoints, Group, Node, Order, Pool, Retention
 from sdrs_core.codes import MIRROR
-from sdrs_core.errors import FullError, SdrsError, StaleTermError, UnavailableError
+from sdrs_core.errors import CorruptDataError, FullError, SdrsError, StaleTermError, UnavailableError
 from sdrs_core.ids import BlobId, DiskId, GroupId, JobName, NodeId, PoolName, SaveId, random_id
 from sdrs_core.levels import Level
 from sdrs_core.pools import PoolChange
@@ -129,6 +129,10 @@ class FakeNodes:
         self.disk_of: dict[tuple[NodeId, FragmentName], DiskId] = {}
         self.pull_limits: list[int] = []
         self.called_off: list[FragmentName] = []
+        # Of buckets: what cannot be read, and what was; and when that is then made.
+        self.damaged_objects: set[str] = set()
+        self.fetched: list[str] = []
+        self.now_unix_ms = 0
         self.pulls: list[tuple[NodeId, BlobId, tuple[NodeId, ...]]] = []
         self.looked_up: list[tuple[NodeId, frozenset[FragmentName]]] = []
         self.on_pull: Callable[[NodeId, BlobId], Awaitable[None]] | None = None
@@ -247,6 +251,15 @@ class FakeNodes:
             and (pull.source.id, holder.fragment_index) in self.fragments.get(source.id, {})
             and self._held(source.id, (pull.source.id, holder.fragment_index)).hash == holder.fragment_hash
         }
+        if pull.backup:
+            if pull.backup.place.key in self.damaged_objects:
+                raise CorruptDataError(f"backup {pull.backup.target.name}: object {pull.backup.place.key} is damaged")
+            if node.id in self.full:
+                raise FullError(f"node {node.id} is full")
+            self.fetched.append(pull.backup.place.key)
+            held[name] = Fragment(*name, pull.save.save_id, self.now_unix_ms)
+            self._describe(node.id, pull.blob, pull.fragment_index)
+            return self._held(node.id, name)
         is_copied = pull.source.id == pull.blob.id and pull.fragment_index in good
         if not is_copied and len(good) < shares_needed(pull.source.code):
             raise UnavailableError(f"no source has blob {pull.blob.id}")

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from sdrs_core.backup.eviction import decide_eviction
-from sdrs_core.backup.targets import Policy
+from sdrs_core.backup.targets import Policy, TargetName
 from sdrs_core.checkpoints import Save, Shard
 from sdrs_core.errors import SdrsError, StaleTermError
 from sdrs_core.ids import SaveId
@@ -32,7 +32,7 @@ from sdrs_storaged.logs import get_log
 
 log = get_log("eviction")
 
-# What is wrong with a backed-up checkpoint, once every byte of it was read; empty: nothing.
+# What is wrong with a backed-up checkpoint, once every byte of it was read; it is on its record then.
 VerifyAll = Callable[[Copy], Awaitable[str]]
 
 
@@ -57,7 +57,7 @@ class Evictor:
         self._copies = copies
         self._locks = locks
         self._clock = clock
-        self._verify = verify
+        self.verify = verify
         self._interval_seconds = interval_seconds
         self._has_shed = False
 
@@ -128,29 +128,29 @@ class Evictor:
             return
         try:
             async with self._locks.hold(save.save_id):
-                await self._evict(stored, policy)
+                await self.evict_one(stored, policy.target)
         except StaleTermError:
             raise
         except (SdrsError, ConflictError) as error:
             log.warning("not_evicted", job=save.job, step=save.step, why=error.message)
 
-    async def _evict(self, stored: Stored[Save], policy: Policy) -> None:
+    async def evict_one(self, stored: Stored[Save], target: TargetName) -> None:
+        """Whoever calls holds its lock."""
         save = stored.value
         if await self._catalog.homes.is_referred(save):
             return  # once nobody does
-        copy = await self._copies.get(policy.target, save.save_id)
+        copy = await self._copies.get(target, save.save_id)
         if copy is None or not copy.value.is_good:
             return  # the next backup has it
-        damage = await self._verify(copy.value)
+        damage = await self.verify(copy.value)
         if damage:
-            log.error("not_evicted", job=save.job, step=save.step, target=policy.target, damage=damage)
-            await self._copies.change(policy.target, save.save_id, lambda known: replace(known, damage=damage))
+            log.error("not_evicted", job=save.job, step=save.step, target=target, damage=damage)
             return
         reach("evict.verified")
-        copy = await self._copies.get(policy.target, save.save_id)
+        copy = await self._copies.get(target, save.save_id)
         if copy is None or not copy.value.is_good:
             return
-        evicted = replace(save, evicted=policy.target, homes=(), referenced_bytes=0, mirror_pool="", degraded=False)
+        evicted = replace(save, evicted=target, homes=(), referenced_bytes=0, mirror_pool="", degraded=False)
         # Its record is written as well: whoever is about to prune it has read an older one, and is refused (P25).
         seen = replace(copy.value, verified_unix_ms=self._clock.unix_ms())
         await self._catalog.write(
@@ -164,7 +164,7 @@ class Evictor:
             ],
         )
         reach("evict.marked")
-        log.info("checkpoint_evicted", job=save.job, step=save.step, target=policy.target, size_bytes=save.size_bytes)
+        log.info("checkpoint_evicted", job=save.job, step=save.step, target=target, size_bytes=save.size_bytes)
         await self._shed(stored)
 
     async def _shed(self, stored: Stored[Save]) -> None:

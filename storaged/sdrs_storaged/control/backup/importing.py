@@ -14,15 +14,24 @@ from typing import TYPE_CHECKING
 from sdrs_core.backup.manifests import CommitRecord
 from sdrs_core.backup.targets import Target
 from sdrs_core.checkpoints import Save
-from sdrs_core.errors import CorruptDataError, FullError, NotFoundError, SdrsError, StaleTermError, UnavailableError
-from sdrs_core.ids import JobName, SaveId
+from sdrs_core.errors import (
+    CorruptDataError,
+    FullError,
+    NotFoundError,
+    SdrsError,
+    StaleTermError,
+    UnavailableError,
+    UnsupportedError,
+)
+from sdrs_core.ids import JobName, PoolName, SaveId
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.backup.adoption import Adoption, ConflictingError
 from sdrs_storaged.control.backup.buckets import Buckets
 from sdrs_storaged.control.backup.recall import Recalls
-from sdrs_storaged.control.backup.records import Selection
+from sdrs_storaged.control.backup.records import Run
 from sdrs_storaged.control.backup.runs import RunProgress
 from sdrs_storaged.control.backup.sources import Backing, BackupSources, origin_of
+from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.records import Records
 from sdrs_storaged.logs import get_log
 
@@ -53,6 +62,7 @@ class Importer:
     def __init__(
         self,
         records: Records,
+        members: Members,
         buckets: Buckets,
         sources: BackupSources,
         adoption: Adoption,
@@ -60,6 +70,7 @@ class Importer:
         cluster_id: str,
     ) -> None:
         self._records = records
+        self._members = members
         self._buckets = buckets
         self._sources = sources
         self._adoption = adoption
@@ -68,10 +79,12 @@ class Importer:
 
     async def carry_out(self, run: RunProgress) -> None:
         target, record = run.target, run.record
+        if record.selection.into_pool:
+            self._members.pool(PoolName(record.selection.into_pool))  # raises, and names those that there are
         await self._adoption.clear_leftovers(target.name)
-        entries = await self._entries(target, record.selection)
-        record.total_checkpoints, record.total_bytes = len(entries), sum(entry.size_bytes for entry in entries)
         record.done_checkpoints = record.skipped_checkpoints = record.failed_checkpoints = record.done_bytes = 0
+        entries = await self._entries(target, record)
+        record.total_checkpoints, record.total_bytes = len(entries), sum(entry.size_bytes for entry in entries)
         known = []
         for entry in entries:
             record.current = entry.title
@@ -84,11 +97,16 @@ class Importer:
             await self._bring(run, entry, save, is_new=is_new)
         record.current = ""
 
-    async def _entries(self, target: Target, selection: Selection) -> list[Entry]:
+    async def _entries(self, target: Target, run: Run) -> list[Entry]:
         """Of a step the one of the highest attempt, the newest first: what is worth most comes back first."""
+        selection = run.selection
         best: dict[tuple[str, int], Entry] = {}
         for cluster_id in await self._clusters(target):
             async for record in self._commits(target, cluster_id, selection.job):
+                if isinstance(record, SdrsError):
+                    run.failed_checkpoints += 1
+                    run.tell(record.message)
+                    continue
                 if not selection.takes(record.pool, record.job, record.step):
                     continue
                 entry = Entry(
@@ -113,7 +131,7 @@ class Importer:
             return [target.source_cluster_id]
         return await self._buckets.call(target, _clusters, self._cluster_id)
 
-    async def _commits(self, target: Target, cluster_id: str, job: str) -> AsyncIterator[CommitRecord]:
+    async def _commits(self, target: Target, cluster_id: str, job: str) -> AsyncIterator[CommitRecord | SdrsError]:
         async for record in self._buckets.each(target, lambda bucket: _commits(bucket, cluster_id, job)):
             yield record
 
@@ -188,7 +206,15 @@ def _clusters(bucket: Bucket, cluster_id: str) -> list[str]:
     return list(dict.fromkeys((owner.cluster_id, *owner.former))) if owner else []
 
 
-def _commits(bucket: Bucket, cluster_id: str, job: str) -> Iterator[CommitRecord]:
+def _commits(bucket: Bucket, cluster_id: str, job: str) -> Iterator[CommitRecord | SdrsError]:
+    """One that is damaged must not keep the others."""
     from sdrs_storaged.bucket.manifest_store import ManifestStore
 
-    return ManifestStore(bucket, cluster_id).commits(job)
+    manifests = ManifestStore(bucket, cluster_id)
+    for key in manifests.commit_keys(job):
+        try:
+            yield manifests.read_commit(key)
+        except (CorruptDataError, UnsupportedError) as error:
+            yield error
+        except NotFoundError:
+            continue  # pruned since it was listed

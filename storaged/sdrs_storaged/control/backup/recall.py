@@ -115,6 +115,7 @@ class Recalls:
         self._clock = clock
         self._poke_repair = poke_repair
         self._locks = locks
+        self._began_seconds = clock.monotonic_seconds()
         self._under_way: dict[SaveId, _UnderWay] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -214,9 +215,8 @@ class Recalls:
 
     async def _hear_nodes(self) -> None:
         """A controller that has just begun knows of nobody whether it is up."""
-        until_seconds = self._clock.monotonic_seconds() + _HEAR_SECONDS
-        while any(map(self._members.is_unheard, self._members.node_ids())):
-            if self._clock.monotonic_seconds() > until_seconds:
+        while self._clock.monotonic_seconds() < self._began_seconds + _HEAR_SECONDS:
+            if not any(map(self._members.is_unheard, self._members.node_ids())):
                 return
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from sdrs_core.errors import CorruptDataError
+from sdrs_core.ids import random_id
 from sdrs_storaged.control.backup.adoption import Adoption
 from sdrs_storaged.control.backup.assembly import Backups
 from sdrs_storaged.control.backup.eviction import Evictor
-from sdrs_storaged.control.backup.full_read import FullRead
 from sdrs_storaged.control.backup.importing import Importer
 from sdrs_storaged.control.backup.locks import SaveLocks
 from sdrs_storaged.control.backup.presence import Presence
 from sdrs_storaged.control.backup.recall import Recalls
 from sdrs_storaged.control.backup.recalled_blobs import RecalledBlobs
-from sdrs_storaged.control.backup.records import RunKind
+from sdrs_storaged.control.backup.records import Copy, Run, RunKind, Selection
+from sdrs_storaged.control.backup.runs import RunProgress
 from sdrs_storaged.control.backup.sources import BackupSources
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
@@ -41,6 +43,8 @@ class Recovery:
         interval_seconds: float,
     ) -> None:
         cluster_id = members.cluster.id
+        self._backups = backups
+        self._clock = clock
         locks = SaveLocks()
         sources = BackupSources(backups.targets, backups.copies, backups.buckets, cluster_id)
         self.recalls = Recalls(
@@ -57,7 +61,7 @@ class Recovery:
             poke_repair=upkeep.repairer.poke,
         )
         adoption = Adoption(records, members, catalog, sources)
-        importer = Importer(records, backups.buckets, sources, adoption, self.recalls, cluster_id)
+        importer = Importer(records, members, backups.buckets, sources, adoption, self.recalls, cluster_id)
         backups.runs.kinds[RunKind.IMPORT] = importer.carry_out
         self.evictor = Evictor(
             records,
@@ -67,9 +71,22 @@ class Recovery:
             backups.copies,
             locks,
             clock,
-            verify=FullRead(backups.targets, backups.buckets, sources).damage_of,
+            verify=self._verify,
             interval_seconds=interval_seconds,
         )
+
+    async def _verify(self, copy: Copy) -> str:
+        run = Run(random_id(), copy.target, RunKind.VERIFY, "eviction", Selection(full=True), "", self._clock.unix_ms())
+
+        async def keep() -> None:
+            return
+
+        progress = RunProgress(self._backups.targets.get(copy.target), run, keep, self._clock)
+        try:
+            await self._backups.verifying.verify_whole(progress, copy)
+        except CorruptDataError as error:
+            return error.message
+        return ""
 
     async def run(self) -> None:
         try:

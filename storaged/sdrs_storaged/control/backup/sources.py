@@ -49,7 +49,9 @@ class BackupSources:
                     found.append(Backing(self._targets.get(stored.value.target), cluster_id, save_id))
             for record in self._targets.all():
                 is_known = any(backing.target == record.target for backing in found)
-                is_source = record.target.source_cluster_id == cluster_id or record.target.name == save.evicted
+                # Of a cluster that wrote there before this one took the prefix over, the catalog knows nothing.
+                others = (cluster_id,) if cluster_id == self._cluster_id else (cluster_id, "")
+                is_source = record.target.source_cluster_id in others or record.target.name == save.evicted
                 if is_source and not is_known and not record.is_leaving:
                     found.append(Backing(record.target, cluster_id, save_id))
         return sorted(found, key=lambda backing: backing.target.name != save.evicted)
