@@ -122,19 +122,19 @@ def test_a_pruning_goes_on_after_its_controller_was_killed(armed: Armed, point: 
         assert {place.key for place in view.places()} == view.object_keys(), "what nobody uses is gone"
 
 
-def test_another_node_takes_over_from_one_that_dies_in_an_upload(
+def test_another_node_takes_over_a_coded_blob_from_one_that_dies_in_its_upload(
     tmp_path: Path,
     moto_s3: S3Server,  # noqa: F811
 ) -> None:
     parts = {name: np.random.default_rng(number).integers(0, 256, 17 * MIB, dtype=np.uint8) for number, name in
              enumerate(("a", "b", "c", "d"))}  # fmt: skip
-    cluster = make_cluster(tmp_path, node_count=2)
+    cluster = make_cluster(tmp_path, node_count=3)
     cluster.nodes[0].environment["SDRS_FAULT_POINTS"] = "upload.progress=kill"
     try:
         cluster.start()
         with cluster.connect() as connected:
-            connected.create_pool("twofold", level="L2", mirrors=2)
-            connected.checkpoints(JOB, pool="twofold").save(step=1, state=parts).wait()
+            connected.create_pool("coded", level="L3", ec="2+1")
+            connected.checkpoints(JOB, pool="coded").save(step=1, state=parts).wait()
             target = connected.backups.add_target(moto_s3.target(tmp_path, name="lasting"))
             run = finished(connected, connected.backups.start(RunKind.BACKUP, target.name, Selection()))
             assert (run.failure, run.problems, run.done_checkpoints) == ("", (), 1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from sdrs_core.ids import PoolName
 from sdrs_storaged.bucket.manifest_store import ManifestStore
 from sdrs_storaged.bucket.opening import open_bucket
 from tests.support.backed_up import BucketView, finished
+from tests.support.backups import key_file
 from tests.support.cluster import LocalCluster
 from tests.support.s3_servers import S3Server, moto_s3, s3_server, seaweed_s3  # noqa: F401
 from tests.support.waiting import wait_for
@@ -227,6 +230,65 @@ def test_the_age_of_the_newest_backup_of_each_job_is_told(cluster: sdrs.Cluster,
     [after] = cluster.backups.status()[0]
     assert (after.newest_step, after.waiting_checkpoints) == (1, 0)
     assert after.newest_committed_unix_ms == after.cluster_committed_unix_ms > 0
+
+
+def test_metrics_tell_of_backups(cluster: sdrs.Cluster, target: Target) -> None:
+    save(cluster, "measured", 1)
+    moved_bytes = carry_out(cluster, target, job="measured").moved_bytes
+    wait_for(lambda: cluster.backups.target(target.name).checkpoint_count, "the run to be counted")
+    with urlopen(f"http://{cluster.info().metrics_endpoint}/metrics", timeout=10) as answer:
+        metrics = answer.read().decode()
+    assert 'sdrs_backup_checkpoints{target="moto"} 1.0' in metrics
+    assert 'sdrs_backup_newest_unix_seconds{job="measured",pool="default",target="moto"} 1.' in metrics
+    assert 'sdrs_backup_runs_total{kind="backup",outcome="done",target="moto"}' in metrics
+    assert moved_bytes > MIB
+
+
+def test_an_encrypted_backup_goes_the_same_ways_and_its_key_can_be_changed(
+    cluster: sdrs.Cluster,
+    moto_s3: S3Server,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    first, second = (key_file(tmp_path / name, name.encode() * 32) for name in "ab")
+    target = cluster.backups.add_target(moto_s3.target(tmp_path, name="safe", encryption_key=first))
+    save(cluster, "secret", 1, 2)
+    carry_out(cluster, target, job="secret")
+    assert cluster.backups.rotate_key(target.name, second) == 1
+    target = cluster.backups.target(target.name).target
+    assert (target.encryption_key, target.former_keys) == (second, (first,))
+    save(cluster, "secret", 3)
+    assert carry_out(cluster, target, job="secret").failure == ""
+    assert carry_out(cluster, target, RunKind.VERIFY, full=True).problems == ()
+    cluster.backups.set_policy(Policy(target.name, POOL, "secret", keep=Keep(last=1)))
+    assert carry_out(cluster, target, RunKind.PRUNE).deleted_checkpoints == 2
+    with BucketView(replace(target, former_keys=())) as view:
+        assert len(view.restorable()) == 1
+        assert {place.key for place in view.places()} == view.object_keys()
+    settle(cluster, target)
+    cluster.backups.remove_target(target.name)
+
+
+def test_a_bucket_with_versions_and_object_lock_can_be_pruned(
+    cluster: sdrs.Cluster,
+    moto_s3: S3Server,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    client = moto_s3.client()
+    client.create_bucket(Bucket="locked", ObjectLockEnabledForBucket=True)
+    target = cluster.backups.add_target(moto_s3.target(tmp_path, name="locked", bucket="locked"))
+    save(cluster, "versioned", 1, 2)
+    carry_out(cluster, target, job="versioned")
+    cluster.backups.set_policy(Policy(target.name, POOL, "versioned", keep=Keep(last=1)))
+    done = carry_out(cluster, target, RunKind.PRUNE)
+    assert (done.failure, done.deleted_checkpoints, done.deleted_objects) == ("", 1, 1)
+    with BucketView(target) as view:
+        assert len(view.restorable()) == 1
+        assert {place.key for place in view.places()} == view.object_keys()
+    versions = client.list_object_versions(Bucket="locked")
+    assert versions["DeleteMarkers"], "what went is a version that the bucket still has"
+    client.close()
+    settle(cluster, target)
+    cluster.backups.remove_target(target.name)
 
 
 def test_a_backup_of_what_is_not_there_is_an_error_that_says_so(cluster: sdrs.Cluster, target: Target) -> None:
