@@ -194,7 +194,7 @@ def test_one_whose_backup_is_damaged_stays_in_the_cluster_and_the_backup_is_mark
         assert (await save_of(harness, 10)).evicted == ""
         copy = await harness.controller.backups.copies.get(NAS, save.save_id)
         assert copy
-        assert "no llm-7b step 10" in copy.value.damage
+        assert "checkpoints/llm-7b" in copy.value.damage
 
     asyncio.run(run())
 

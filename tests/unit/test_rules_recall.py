@@ -8,10 +8,13 @@ from dataclasses import replace
 import pytest
 
 from sdrs_core.checkpoints import Save
+from sdrs_core.cluster import Pool
 from sdrs_core.errors import CorruptDataError, FullError, NotFoundError, UnavailableError
 from sdrs_core.ids import NodeId, SaveId
 from sdrs_core.levels import Level
 from sdrs_storaged.control.backup.recall import RecallProgress
+from sdrs_storaged.control.records import ConflictError
+from tests.support.coded_saves import DEEP, SIX, SIZE_BYTES
 from tests.support.control import GRACE_SECONDS, JOB, Harness, attempt
 from tests.support.memory_buckets import FAR, NAS, MemoryBuckets, add_target, back_up, evict, memory_buckets
 from tests.support.mirrors import (
@@ -257,5 +260,84 @@ def test_a_round_chooses_a_damaged_generation_that_a_backup_has_before_an_older_
         await harness.controller.catalog.mark_damage(JOB, 10, save.save_id, "rank 0 is missing")
         _, chosen = await harness.join(by=attempt(7))
         assert chosen.step == 10
+
+    asyncio.run(run())
+
+
+def test_a_coded_blob_is_fetched_once_cut_into_its_fragments_and_nothing_else_stays(
+    memory_buckets: MemoryBuckets,
+) -> None:
+    async def run() -> None:
+        harness = Harness(node_ids=SIX, capacity_bytes=100 * SIZE_BYTES)
+        await harness.start()
+        await harness.controller.pools.create(
+            Pool(DEEP, Level.L3, data_fragments=4, parity_fragments=2), request_id="deep"
+        )
+        await add_target(harness)
+        save = await harness.save(10, pool=DEEP, blob_bytes=SIZE_BYTES)
+        await back_up(harness, save, memory_buckets)
+        await evict(harness, save)
+        await harness.pass_time(GRACE_SECONDS + 1)
+        await harness.collect(2)
+        await recall(harness)
+        [blob] = (await harness.shards(save))[0].blobs
+        assert (blob.code, len(blob.holders)) == ("4+2", 6)
+        assert harness.nodes.fetched == ["10/0/0"]
+        assert fragments(harness) == {(holder.node_id, blob.id) for holder in blob.holders}
+        assert (await save_of(harness, 10)).level is Level.L3
+
+    asyncio.run(run())
+
+
+def test_where_no_node_has_room_for_a_whole_copy_each_fragment_is_cut_from_the_bucket(
+    memory_buckets: MemoryBuckets,
+) -> None:
+    async def run() -> None:
+        harness = Harness(node_ids=SIX, capacity_bytes=SIZE_BYTES // 2)
+        await harness.start()
+        await harness.controller.pools.create(
+            Pool(DEEP, Level.L3, data_fragments=4, parity_fragments=2), request_id="deep"
+        )
+        await add_target(harness)
+        save = await harness.save(10, pool=DEEP, blob_bytes=SIZE_BYTES)
+        await back_up(harness, save, memory_buckets)
+        await evict(harness, save)
+        await recall(harness)
+        assert harness.nodes.fetched == ["10/0/0"] * 6
+        assert (await save_of(harness, 10)).level is Level.L3
+
+    asyncio.run(run())
+
+
+def test_a_node_that_dies_on_the_way_is_replaced_by_another(memory_buckets: MemoryBuckets) -> None:
+    async def run() -> None:
+        harness, save = await backed_up(memory_buckets)
+        await evict(harness, save)
+        died: list[NodeId] = []
+
+        async def die(node_id: NodeId, blob_id: str) -> None:
+            if not died:
+                died.append(node_id)
+                await harness.kill(node_id)
+
+        harness.nodes.on_pull = die
+        await recall(harness)
+        assert len(await on_record(harness, save)) == 2
+        assert died[0] not in await on_record(harness, save)
+
+    asyncio.run(run())
+
+
+def test_who_is_about_to_prune_a_backup_is_refused_once_the_cluster_depends_on_it(
+    memory_buckets: MemoryBuckets,
+) -> None:
+    async def run() -> None:
+        harness, save = await backed_up(memory_buckets)
+        copies = harness.controller.backups.copies
+        chosen = await copies.get(NAS, save.save_id)
+        assert chosen
+        await evict(harness, save)
+        with pytest.raises(ConflictError):
+            await harness.controller.records.commit([chosen.unchanged()], [])
 
     asyncio.run(run())

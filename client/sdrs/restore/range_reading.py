@@ -56,7 +56,7 @@ class RangeReading:
         error = self._unreadable()
         not_recalled = self._sources.recall(self._count.tell)
         if not_recalled:
-            raise with_backup(error, not_recalled)
+            raise with_backup(error, not_recalled, self._sources.save)
         if not self._read():
             raise self._unreadable()
 

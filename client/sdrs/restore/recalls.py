@@ -88,9 +88,9 @@ class Recalls:
         log.warning("restoring %s from backup %s", save.title, target)
 
 
-def with_backup(error: SdrsError, backup: SdrsError) -> SdrsError:
+def with_backup(error: SdrsError, backup: SdrsError, save: Save) -> SdrsError:
     """Why neither nodes nor a backup can serve. It may be back with either of them, unless both say that it is lost."""
-    if isinstance(backup, NotFoundError) or not is_answered(backup):
+    if (isinstance(backup, NotFoundError) and not save.evicted) or not is_answered(backup):
         return error  # as far as anybody knows, there is none
     kind = type(error) if type(error) is type(backup) else UnavailableError
     return kind(f"{error}; and from the backup: {backup}", **error.facts)

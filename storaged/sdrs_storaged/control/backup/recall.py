@@ -154,7 +154,10 @@ class Recalls:
         save = stored.value
         backings = await self._sources.of(save)
         if not backings:
-            raise NotFoundError(f"no backup has {save.title}", job=save.job, step=save.step)
+            why = f"no backup has {save.title}"
+            if save.evicted:
+                why = f"{save.title} is kept in backup {save.evicted} only, which is no target any more: add it again"
+            raise NotFoundError(why, job=save.job, step=save.step)
         # Somebody else may have begun it while the backups were looked for.
         if known := self._under_way.get(save.save_id):
             return known

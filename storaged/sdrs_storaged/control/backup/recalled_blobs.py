@@ -7,10 +7,12 @@ any other. The bucket is read once: the other copies, or the fragments of a code
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
+from sdrs_core.backup.targets import TargetName
 from sdrs_core.checkpoints import Blob, Holder, Save, Shard
 from sdrs_core.cluster import Pool
 from sdrs_core.codes import MIRROR
@@ -66,6 +68,7 @@ class RecalledBlobs:
         self._copier = copier
         self._claims = claims
         self._lanes: dict[NodeId, asyncio.Semaphore] = {}
+        self._fetches: Counter[TargetName] = Counter()
 
     async def bring(self, save: Save, shard_key: str, shard: Shard, old: Blob, backup: InBucket) -> bool:
         """Once all of it is durable and on record; False if nobody wants it any more. FullError, UnavailableError or
@@ -97,11 +100,16 @@ class RecalledBlobs:
 
     async def _make(self, making: _Making) -> None:
         while targets := self._plan(making):
-            if making.form.code != MIRROR and not making.aside:
-                await self._fetch_aside(making, targets)
+            is_coded = making.form.code != MIRROR
+            if is_coded and not making.aside and await self._fetch_aside(making):
                 continue
-            index, target = targets[0]
-            await self._pull(making, making.blob, index, target, making.made)
+            # Of copies the first alone: the others are made of it.
+            now = targets if is_coded or making.made else targets[:1]
+            pulls = (self._pull(making, making.blob, index, target, making.made) for index, target in now)
+            # All are seen to their end: what was made is undone if one cannot be.
+            for outcome in await asyncio.gather(*pulls, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
             reach("recall.pulled")
 
     def _plan(self, making: _Making) -> list[tuple[int, NodeId]]:
@@ -133,7 +141,7 @@ class RecalledBlobs:
             node_id: replace(stock, room_bytes=stock.room_bytes + (1 << 60), takes_writes=True)
             for node_id, stock in making.view.nodes.items()
         }
-        eligible = making.view.eligible(making.pool)
+        eligible = making.view.eligible(making.pool) - making.refused
         return plan_make(making.blob, making.form, making.blob, (), endless, eligible, made=making.made) is not None
 
     def _no_place(self, making: _Making) -> SdrsError:
@@ -151,18 +159,17 @@ class RecalledBlobs:
             pool=pool.name,
         )
 
-    async def _fetch_aside(self, making: _Making, targets: Sequence[tuple[int, NodeId]]) -> None:
-        """The whole blob at one node, of which the fragments are then cut; where no node has room for it, each is cut
-        straight from the bucket.
+    async def _fetch_aside(self, making: _Making) -> bool:
+        """The whole blob at one node, of which the fragments are then cut. False if no node has room for it: each is
+        then cut straight from the bucket.
         """
         making.whole = whole = making.whole or replace(making.blob, id=BlobId(random_id()), code=MIRROR)
         eligible = making.view.eligible(making.pool) - making.refused - making.not_whole
         node_id = Targets(whole, _WHOLE, making.view.nodes, eligible, (), set()).choose(0)
         if node_id is None:
-            index, target = targets[0]
-            await self._pull(making, making.blob, index, target, making.made)
-            return
+            return False
         await self._pull(making, whole, 0, node_id, making.aside)
+        return True
 
     async def _pull(self, making: _Making, blob: Blob, index: int, target: NodeId, made: list[Holder]) -> None:
         """One more in ``made``; or one more that cannot take it."""
@@ -176,10 +183,10 @@ class RecalledBlobs:
         else:
             pull = replace(pull, backup=making.backup)
         lane = self._lanes.setdefault(target, asyncio.Semaphore(_ORDERS_PER_NODE))
-        limit = making.backup.target.max_bytes_per_second if pull.backup else 0
         try:
             async with lane:
-                made.append(await self._copier.pull(target, pull, sources, Leash(lambda: limit)))
+                with self._fetching(pull) as limit:
+                    made.append(await self._copier.pull(target, pull, sources, Leash(limit)))
         except SdrsError as error:
             if not self._copier.is_refusal(error, target):
                 raise
@@ -188,3 +195,16 @@ class RecalledBlobs:
                 return
             making.refused.add(target)
             making.refusal = error
+
+    @contextmanager
+    def _fetching(self, pull: Pull) -> Iterator[Callable[[], int]]:
+        """What fetches from one target shares what that may take, in bytes a second; 0: as fast as it goes."""
+        if pull.backup is None:
+            yield lambda: 0
+            return
+        target = pull.backup.target
+        self._fetches[target.name] += 1
+        try:
+            yield lambda: target.max_bytes_per_second // max(1, self._fetches[target.name])
+        finally:
+            self._fetches[target.name] -= 1
