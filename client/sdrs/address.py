@@ -91,8 +91,8 @@ def _malformed(url: object, what: str) -> InvalidArgumentError:
 
 def _malformed_job(url: object, what: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{url!r} names no job: {what}. Use sdrs://host:port/job or sdrs://host:port/job/step; without a host it is the "
-        "cluster of SDRS_URL"
+        f"{url!r} names no job: {what}. Use sdrs://host:port/job or sdrs://host:port/job/step; without a host it is "
+        "the cluster of SDRS_URL"
     )
 
 
