@@ -162,8 +162,10 @@ class Surveyor:
         save, lost_by = stored.value, self._roll_call.lost.get(blob.id)
         prospect = self._prospects.of(save, shard.value, blob, survey.view, preferred=lost_by)
         assert prospect is not None
-        survey.degraded_blobs += prospect.decision.is_degraded
-        survey.awaited_blobs += prospect.decision.is_awaited
+        # What is lost of a save that was let go is missed by nobody, unless by who refers to it: that one counts then.
+        if save.state.is_readable or not prospect.decision.is_unavailable:
+            survey.degraded_blobs += prospect.decision.is_degraded
+            survey.awaited_blobs += prospect.decision.is_awaited
         self._note(survey, stored, shard, blob, prospect, lost_by, not_before)
         self._count_blob(save, shard, blob, prospect, survey, found, mirrored, lost)
 
