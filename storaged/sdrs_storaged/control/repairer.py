@@ -217,6 +217,8 @@ class Repairer:
         await self._records.check_leading()  # P18: nothing is moved against a past that a node knows better
         self._woken.clear()
         self._failed_lately.clear()
+        if self._stocks.note_room():
+            self._retries.forgive()
         began = self._clock.monotonic_seconds()
         survey = await self._surveyor.survey(self._retries.seconds_left)
         # Without what a frozen node had it wait: resting in proportion to that would leave the others unrepaired.
