@@ -12,7 +12,7 @@ from sdrs_core.cluster import Node, NodeState, Order
 from sdrs_core.codes import MIRROR
 from sdrs_core.errors import CorruptDataError, SdrsError, UnavailableError
 from sdrs_core.ids import BlobId, DiskId, NodeId, PoolName, SaveId
-from sdrs_core.repair import Copy, Trim
+from sdrs_core.remedies import Copy, Trim
 from sdrs_core.stocks import fragment_bytes
 from sdrs_storaged.control.claims import Claims, FragmentName
 from sdrs_storaged.control.holders import HolderRecords

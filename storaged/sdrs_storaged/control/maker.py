@@ -18,7 +18,7 @@ from sdrs_core.errors import DiskFailedError, FullError, NotFoundError, SdrsErro
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import BlobId, NodeId, random_id
 from sdrs_core.mirroring import twin_of
-from sdrs_core.repair import Decision
+from sdrs_core.remedies import Decision
 from sdrs_core.reshaping import Make, is_good_enough, plan_make
 from sdrs_core.soundness import counted
 from sdrs_storaged.control.claims import Claims

@@ -11,7 +11,7 @@ from sdrs_core.checkpoints import Blob, Holder, Save, Shard
 from sdrs_core.cluster import Pool
 from sdrs_core.errors import DiskFailedError, FullError, SdrsError
 from sdrs_core.ids import NodeId
-from sdrs_core.repair import Action, Copy, Forget, Trim
+from sdrs_core.remedies import Action, Copy, Forget, Trim
 from sdrs_core.reshaping import Make
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.copier import Copier, Leash

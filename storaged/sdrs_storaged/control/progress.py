@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from sdrs_core.repair import Urgency
+from sdrs_core.remedies import Urgency
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.jobs import Job, Survey
 

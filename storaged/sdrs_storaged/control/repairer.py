@@ -18,7 +18,7 @@ from dataclasses import replace
 from sdrs_core.checkpoints import Save
 from sdrs_core.errors import CorruptDataError, SdrsError, StaleTermError
 from sdrs_core.ids import BlobId, DiskId, NodeId, PoolName, SaveId
-from sdrs_core.repair import Urgency
+from sdrs_core.remedies import Urgency
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.copier import CalledOffError, Leash, MissingCopyError
 from sdrs_storaged.control.held import Amount

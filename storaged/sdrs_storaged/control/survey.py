@@ -13,7 +13,7 @@ from sdrs_core.ids import BlobId, NodeId
 from sdrs_core.levels import Level
 from sdrs_core.mirroring import twin_of
 from sdrs_core.redundancy import Standing, level_of, level_once_lowered, standing
-from sdrs_core.repair import Copy, Urgency
+from sdrs_core.remedies import Copy, Urgency
 from sdrs_core.whereabouts import domains_of
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
