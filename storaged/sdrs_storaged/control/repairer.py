@@ -101,18 +101,24 @@ class Repairer:
     def progress(self) -> RepairProgress:
         totals = self.totals
         rate = self._mender.meter.bytes_per_second(is_busy=bool(self._mender.busy))
+        under_way_bytes = sum(
+            min(leash.measured.made_bytes, self._counted[blob_id].size_bytes)
+            for blob_id, (_, leash) in self._working.items()
+            if leash.measured and blob_id in self._counted
+        )
+        waiting_bytes = totals.waiting_bytes - under_way_bytes
         return RepairProgress(
             waiting_blobs=totals.waiting_blobs,
-            waiting_bytes=totals.waiting_bytes,
+            waiting_bytes=waiting_bytes,
             done_blobs=totals.done_blobs,
             done_bytes=totals.done_bytes,
-            wave_done_bytes=totals.wave_done_bytes,
+            wave_done_bytes=totals.wave_done_bytes + under_way_bytes,
             failed_blobs=totals.failed_blobs,
             awaited_blobs=totals.awaited_blobs,
             moving_blobs=totals.moving_blobs,
             mirroring_blobs=totals.mirroring_blobs,
             bytes_per_second=rate,
-            remaining_seconds=-(-totals.waiting_bytes // rate) if rate else 0,
+            remaining_seconds=-(-waiting_bytes // rate) if rate else 0,
             failures=tuple(self._failures),
         )
 
