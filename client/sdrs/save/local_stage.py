@@ -235,7 +235,9 @@ class LocalStage:
         return None
 
     def nodes(self, rank: int, *, look: bool = True) -> list[Node]:
-        """Those of this host, first the one that stages this rank."""
+        """Those of this host, first the one that stages this rank; none if this process takes nothing of theirs."""
+        if self._limit_bytes == 0:
+            return []
         now = self._clock()
         if look and (self._looked is None or now - self._looked >= LOOK_SECONDS):
             self._looked = now
