@@ -7,9 +7,11 @@ from unittest.mock import patch
 import pytest
 
 from sdrs.restore.staged import StagedCopies
+from sdrs.transfer import staged_copy
 from tests.support.cluster import LocalCluster, running_cluster
 
 _READ_STAGED = StagedCopies.read
+_PATIENT = {"GREETING_SECONDS": 20.0, "ANSWER_SECONDS": 20.0}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,8 +23,8 @@ def disks_are_read() -> Iterator[None]:
 
 @pytest.fixture
 def staged_first() -> Iterator[None]:
-    """As it is outside of tests."""
-    with patch.object(StagedCopies, "read", _READ_STAGED):
+    """As it is outside of tests, except that a daemon on a busy machine is not left for disks."""
+    with patch.object(StagedCopies, "read", _READ_STAGED), patch.multiple(staged_copy, **_PATIENT):
         yield
 
 

@@ -74,7 +74,7 @@ class Sources:
     def ranked(self, blob: Blob, stripe_number: int, size_bytes: int) -> list[tuple[int, Holder]]:
         record = self.record
         usable = self.usable(blob, stripe_number)
-        ranked = self.book.rank(usable, record.policy, up=record.up, size_bytes=size_bytes)
+        ranked = self.book.rank(usable, record.policy, up=record.up, size_bytes=size_bytes, near=record.near)
         tainted = [(TAINTED_TIER, holder) for _, holder in ranked if key_of(blob, holder) in self._damaged]
         return [entry for entry in ranked if key_of(blob, entry[1]) not in self._damaged] + tainted
 

@@ -16,7 +16,7 @@ from sdrs.save.local_stage import LocalStage
 from sdrs.transfer.staged_copy import open_staged
 from sdrs_core.checkpoints import Blob, Save
 from sdrs_core.checksums import block_spans
-from sdrs_core.cluster import Node
+from sdrs_core.cluster import Node, NodeState
 from sdrs_core.errors import SdrsError
 
 log = logging.getLogger("sdrs")
@@ -64,7 +64,7 @@ class StagedCopies:
     def _candidates(self) -> list[Node]:
         with self._lock:
             if self._nodes is None:
-                self._nodes = self._stage.nodes(self._rank)
+                self._nodes = [node for node in self._stage.nodes(self._rank) if node.state is NodeState.UP]
             return self._nodes
 
     def _leave(self, node: Node, why: Exception) -> None:

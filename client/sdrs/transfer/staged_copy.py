@@ -15,7 +15,9 @@ from sdrs_proto.staging import receive_message, send_message
 from sdrs_proto.status import from_status
 from sdrs_proto.v1.staging_pb2 import ReadStaged, StageEvent, StageRequest
 
-# A daemon that hangs is not waited for: disks, of other nodes too, have the same bytes.
+# A daemon that hangs, which shows when it is greeted, is not waited for: disks have the same bytes. Its answer may take
+# longer than that if it has to make the checksums first.
+GREETING_SECONDS = 0.5
 ANSWER_SECONDS = 2.0
 
 
@@ -25,7 +27,7 @@ def open_staged(node: Node, save_id: SaveId, rank: int, blob: Blob, start: int) 
     Its owner may overwrite it at any time: only what was verified after it was read counts (I5).
     """
     request = StageRequest(number=1, read=ReadStaged(save_id=save_id, rank=rank, ordinal=blob.ordinal))
-    with connect(node.endpoints.unix, ANSWER_SECONDS) as connection:
+    with connect(node.endpoints.unix, GREETING_SECONDS) as connection:
         connection.settimeout(ANSWER_SECONDS)
         try:
             send_message(connection, request)
