@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import socket
@@ -9,16 +10,20 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from sdrs.memory import allocate
+from sdrs.restore.staged import StagedCopies
 from sdrs.save.stage_session import StageSession
 from sdrs.transfer.local_file import FileRange
 from sdrs.transfer.staged_copy import open_staged
 from sdrs_core.checkpoints import Blob
 from sdrs_core.checksums import blob_hash, digest
-from sdrs_core.cluster import Endpoints, Node
+from sdrs_core.cluster import Endpoints, Node, NodeState
 from sdrs_core.errors import FullError, NotFoundError, PermissionDeniedError, SdrsError, UnavailableError
 from sdrs_core.ids import BlobId, NodeId, SaveId, random_id
 from sdrs_proto import channel
@@ -124,12 +129,45 @@ def test_what_a_process_writes_is_what_the_daemon_reads_and_its_news_come_back(d
     session.close()
 
 
+BLOB = Blob(BlobId("b"), 0, 4, blob_hash(4, digest(b"abcd")))
+
+
+def node_of(daemon: Daemon) -> Node:
+    ends = Endpoints("", "", daemon.path, "", "")
+    return Node(NodeId("n"), ends, "d", pid=1, version="1", state=NodeState.UP)
+
+
 def read_staged(daemon: Daemon, save_id: str = SAVE_ID, rank: int = 0) -> FileRange:
-    node = Node(NodeId("n"), Endpoints("", "", daemon.path, "", ""), "d", pid=1, version="1")
-    blob = Blob(BlobId("b"), 0, 4, blob_hash(4, digest(b"abcd")))
-    opened = open_staged(node, SaveId(save_id), rank, blob, 0)
+    opened = open_staged(node_of(daemon), SaveId(save_id), rank, BLOB, 0)
     assert isinstance(opened, FileRange)
     return opened
+
+
+@pytest.mark.usefixtures("staged_first")
+@pytest.mark.parametrize("refused_by", ["nobody", "another user's daemon", "a daemon that is gone"])
+def test_a_reader_that_is_refused_goes_on_without_a_word(
+    daemon: Daemon, refused_by: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = StageSession(daemon.path)
+    segment = session.reserve(UNIT)
+    segment.memory[:4] = b"abcd"
+    daemon.carried.bring_in(session.seal(shard_of(segment.id), segment).shard.id)
+    if refused_by == "another user's daemon":
+        monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    elif refused_by == "a daemon that is gone":
+        os.unlink(daemon.path)
+    save = SimpleNamespace(save_id=SAVE_ID, title="a save")
+    stage = SimpleNamespace(nodes=lambda rank: [node_of(daemon)])
+    copies = StagedCopies(stage, save, 0)  # type: ignore[arg-type]
+    read: list[bytes] = []
+    with caplog.at_level(logging.INFO, logger="sdrs"):
+        copies.read(
+            BLOB, 0, 4, lambda start, end: allocate(end - start), lambda _, block: read.append(bytes(block)), Event()
+        )
+    assert read == ([b"abcd"] if refused_by == "nobody" else [])
+    assert ("from the memory of this host" in caplog.text) == bool(read)
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+    session.close()
 
 
 def test_what_is_in_can_be_read_but_not_written_until_its_owner_seals_anew(daemon: Daemon) -> None:
