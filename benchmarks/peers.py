@@ -130,11 +130,13 @@ def _contenders(folder: Path, arrays: Arrays, stack: ExitStack) -> Iterator[Cont
         running_cluster(folder, node_count=6, controller=_SETTINGS, node={"staging_bytes": staging_bytes})
     )
     client = stack.enter_context(cluster.connect(staging_bytes=staging_bytes))
+    cold = stack.enter_context(cluster.connect(staging_bytes=0))
     client.create_pool("l1", "L1")
     client.create_pool("l2", "L2", mirrors=2)
     client.create_pool("l3", "L3", ec="4+2")
     for level in ("L1", "L2", "L3"):
-        yield Sdrs(level, cluster, client.checkpoints(f"bench-{level}", pool=level.lower()), state)
+        job, pool = f"bench-{level}", level.lower()
+        yield Sdrs(level, cluster, client.checkpoints(job, pool=pool), cold.checkpoints(job, pool=pool), state)
 
 
 def _lacks(folder: Path, size_bytes: int) -> str:

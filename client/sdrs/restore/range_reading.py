@@ -1,8 +1,9 @@
 """One range of a blob through its tries: each goes on where the last one ended.
 
-``stripe_reader`` makes one try. Here is what comes around that: the mirror in another pool that is asked when the own
-one cannot serve, tries that are repeated, and what the user is told in the end. The record of who holds what is a
-moment old and may be wrong: it is asked for again before a blob is given up.
+``stripe_reader`` makes one try. Here is what comes around that: memory of this host that may have it (``staged``),
+which is read before any disk; the mirror in another pool that is asked when the own one cannot serve, tries that are
+repeated, and what the user is told in the end. The record of who holds what is a moment old and may be wrong: it is
+asked for again before a blob is given up.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ class RangeReading:
         self._failures: dict[Key, SdrsError] = {}
 
     def read(self) -> None:
+        self._sources.staged.read(
+            self._part.blob, self._position, self._part.end, self._window, self._accept, self._stop
+        )
+        if self._position == self._part.end:
+            return
         for pause_seconds, stall_seconds in zip(PAUSES_SECONDS, STALLS_SECONDS, strict=True):
             if self._stop.wait(pause_seconds):
                 raise StoppedError
