@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from sdrs.state import encode, torch_arrays
+from sdrs.state import encode, torch_sources
 from sdrs.state.blobs import EncodedState
 
 DTYPES = [torch.float32, torch.float32, torch.int64, torch.bool, torch.bfloat16, torch.float8_e4m3fn, torch.complex64]
@@ -36,11 +36,11 @@ def _bytes(encoded: EncodedState) -> list[bytes]:
 def test_joined_or_alone_the_bytes_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     state = _state()
     joined = encode(state)
-    assert any(isinstance(source, torch_arrays.JoinedSource) for source in joined.blobs[0].sources)
+    assert any(isinstance(source, torch_sources.JoinedSource) for source in joined.blobs[0].sources)
     together, spans = _bytes(joined), [blob.spans() for blob in joined.blobs]
-    monkeypatch.setattr(torch_arrays, "SMALL_BYTES", 0)
+    monkeypatch.setattr(torch_sources, "SMALL_BYTES", 0)
     alone = encode(state)
-    assert not any(isinstance(source, torch_arrays.JoinedSource) for source in alone.blobs[0].sources)
+    assert not any(isinstance(source, torch_sources.JoinedSource) for source in alone.blobs[0].sources)
     assert _bytes(alone) == together
     assert [blob.spans() for blob in alone.blobs] == spans
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sdrs.state.blobs import CHUNK_BYTES, Source, StoredTensor, alignment
-from sdrs.state.container import Json, is_count
+from sdrs.state.container import Json, is_count, to_json, to_json_text
 from sdrs_core.errors import CorruptDataError
 
 MAX_DIMENSIONS = 64  # numpy's limit, kept for torch too so that a hostile shape costs nothing
@@ -41,9 +41,8 @@ class ArrayType:
         return record
 
 
-@dataclass(frozen=True, slots=True)
-class LiveArray:
-    """An array of the user's state, and how it is written.
+class LiveArray(NamedTuple):
+    """An array of the user's state, and how it is written. A tuple, because a state may have 100,000 of them.
 
     Arrays of equal ``identity`` are one array under several names (tied weights): written once, restored as one object.
     """
@@ -61,34 +60,74 @@ class LiveArray:
         return StoredTensor(name, "U8", (*self.type.shape, self.item_bytes), align_bytes, self.source)
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayRecord:
+class ArrayRecord(NamedTuple):
     """One line of the index: an array's type, and which tensor of which blob has its bytes."""
 
     blob: int
     tensor: str
     type: ArrayType
 
-    def to_json(self) -> dict[str, Json]:
-        return {"blob": self.blob, "tensor": self.tensor, **self.type.to_json()}
 
-    @classmethod
-    def from_json(cls, record: Json, blob_count: int) -> ArrayRecord:
+def records_to_json(blobs: Sequence[int], names: Sequence[str], types: Sequence[ArrayType]) -> bytes:
+    """The lines of the index. Written by hand, because most of each is the same for all arrays of one type."""
+    ends = {id(array_type): to_json(array_type.to_json())[1:].decode() for array_type in types_once(types)}
+    lines = [
+        f'{{"blob":{blob},"tensor":{name},{ends[id(array_type)]}'
+        for blob, name, array_type in zip(blobs, map(to_json_text, names), types, strict=True)
+    ]
+    return f"[{','.join(lines)}]".encode()
+
+
+def types_once(types: Iterable[ArrayType]) -> Iterable[ArrayType]:
+    """Each object once: those that describe many arrays share them, and to compare them by value costs more."""
+    return {id(array_type): array_type for array_type in types}.values()
+
+
+def records_from_json(records: Sequence[Json], blob_count: int) -> tuple[ArrayRecord, ...]:
+    """The lines of an index that nobody vouches for. Arrays that are alike share one ArrayType."""
+    types: dict[Hashable, ArrayType] = {}
+    result = []
+    for record in records:
         if not isinstance(record, dict):
             raise CorruptDataError("an array in the index is not an object: restore another step")
-        blob, tensor, shape = record.get("blob"), record.get("tensor"), record.get("shape")
-        requires_grad, parameter = record.get("requires_grad", False), record.get("parameter", False)
-        kind, device = record.get("as"), record.get("device", "")
-        if not (isinstance(kind, str) and kind in KINDS and isinstance(device, str) and isinstance(tensor, str)):
+        blob, tensor, key = record.get("blob"), record.get("tensor"), _type_key(record)
+        if not isinstance(tensor, str):
             raise CorruptDataError(f"array {str(tensor)[:80]!r} in the index is malformed: restore another step")
-        if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS or not all(is_count(size) for size in shape):
-            raise CorruptDataError(f"array {tensor[:80]!r} in the index has no valid shape: restore another step")
+        array_type = types.get(key)
+        if array_type is None:
+            array_type = _type_from_json(record, tensor)
+            if key is not None:
+                types[key] = array_type
         if not is_count(blob) or blob >= blob_count:
             raise CorruptDataError(f"array {tensor[:80]!r} in the index has no valid place: restore another step")
-        if type(requires_grad) is not bool or type(parameter) is not bool:
-            raise CorruptDataError(f"array {tensor[:80]!r} in the index has malformed flags: restore another step")
-        dtype = record.get("dtype")
-        return cls(blob, tensor, ArrayType(kind, dtype, tuple(shape), requires_grad, parameter, device))
+        result.append(ArrayRecord(blob, tensor, array_type))
+    return tuple(result)
+
+
+def _type_key(record: dict[str, Json]) -> Hashable:
+    """Equal for types that are; None for one that cannot be looked up. What is malformed and equal all the same, as 1.0
+    is to 1, is read as the one that it equals.
+    """
+    get = record.get
+    try:
+        flags = get("requires_grad", False), get("parameter", False), get("device", "")
+        key = (get("as"), get("dtype"), flags, *get("shape"))  # type: ignore[misc]
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _type_from_json(record: dict[str, Json], tensor: str) -> ArrayType:
+    shape, kind, device = record.get("shape"), record.get("as"), record.get("device", "")
+    requires_grad, parameter = record.get("requires_grad", False), record.get("parameter", False)
+    if not (isinstance(kind, str) and kind in KINDS and isinstance(device, str)):
+        raise CorruptDataError(f"array {tensor[:80]!r} in the index is malformed: restore another step")
+    if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS or not all(is_count(size) for size in shape):
+        raise CorruptDataError(f"array {tensor[:80]!r} in the index has no valid shape: restore another step")
+    if type(requires_grad) is not bool or type(parameter) is not bool:
+        raise CorruptDataError(f"array {tensor[:80]!r} in the index has malformed flags: restore another step")
+    return ArrayType(kind, record.get("dtype"), tuple(shape), requires_grad, parameter, device)
 
 
 def row_chunks(array: Any, item_bytes: int) -> Iterator[Any]:

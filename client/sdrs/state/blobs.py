@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from sdrs.state.container import DATA_ALIGN_BYTES, Entry, Span, build_header
+from sdrs.state.container import DATA_ALIGN_BYTES, Span, build_header
 from sdrs_core.errors import SaveFailedError
 
 CHUNK_BYTES = 4 << 20
@@ -38,8 +38,7 @@ class BytesSource:
         yield memoryview(self.data)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(NamedTuple):
     """One tensor of a blob: its line in the header, its alignment and its bytes."""
 
     name: str
@@ -100,10 +99,10 @@ def make_blob(tensors: Sequence[StoredTensor], join: Callable[[Sequence[Source]]
     # Data starts aligned, and what follows a tensor needs no more alignment than it: so every tensor starts aligned
     # without the gaps that safetensors forbids. The sort is stable: an index appended last stays last.
     ordered = sorted(tensors, key=lambda tensor: -tensor.align_bytes)
-    header = build_header([Entry(t.name, t.dtype, t.shape, t.source.size_bytes) for t in ordered])
-    sizes_bytes = tuple(tensor.source.size_bytes for tensor in ordered)
-    sources = tuple(join([tensor.source for tensor in ordered]))
     names = tuple(tensor.name for tensor in ordered)
+    sizes_bytes = tuple(tensor.source.size_bytes for tensor in ordered)
+    header = build_header(names, [(tensor.dtype, tensor.shape) for tensor in ordered], sizes_bytes)
+    sources = tuple(join([tensor.source for tensor in ordered]))
     return EncodedBlob(header, sources, len(header) + sum(sizes_bytes), names, sizes_bytes)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sdrs.memory import uncollected
-from sdrs.state import torch_arrays
-from sdrs.state.arrays import ArrayRecord
+from sdrs.state import torch_sources
+from sdrs.state.arrays import records_to_json
 from sdrs.state.blobs import EncodedState, index_tensor, make_blob
 from sdrs.state.container import TREE_TENSOR, VERSION, to_json
 from sdrs.state.flatten import FlatState, flatten
@@ -23,12 +23,12 @@ def encode(state: object) -> EncodedState:
 
 def encode_flat(flat: FlatState) -> EncodedState:
     packs = plan([array.source.size_bytes for array in flat.arrays])
-    blob_of = {position: blob for blob, pack in enumerate(packs) for position in pack}
-    records = [
-        ArrayRecord(blob_of[position], name, array.type).to_json()
-        for position, (name, array) in enumerate(zip(flat.names, flat.arrays, strict=True))
-    ]
-    index = to_json({"version": VERSION, "blobs": len(packs), "arrays": records, "tree": flat.tree})
+    blob_of = [0] * len(flat.arrays)
+    for blob, pack in enumerate(packs):
+        for position in pack:
+            blob_of[position] = blob
+    records = records_to_json(blob_of, flat.names, [array.type for array in flat.arrays])
+    index = b'{"version":%d,"blobs":%d,"arrays":%b,"tree":%b}' % (VERSION, len(packs), records, to_json(flat.tree))
     tensors = [[flat.arrays[position].stored(flat.names[position]) for position in pack] for pack in packs]
     tensors[0].append(index_tensor(TREE_TENSOR, index))
-    return EncodedState(tuple(make_blob(blob, torch_arrays.join_small) for blob in tensors))
+    return EncodedState(tuple(make_blob(blob, torch_sources.join_small) for blob in tensors))

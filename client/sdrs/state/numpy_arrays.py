@@ -115,7 +115,7 @@ def decode_bytes(payload: Json) -> object:
     return np.bytes_(from_base64(payload))
 
 
-def restore(array_type: ArrayType, data: memoryview) -> Array:
+def restore(array_type: ArrayType, data: memoryview | bytearray) -> Array:
     """A view over ``data``; ValueError or TypeError if it does not fit."""
     import numpy as np
 

@@ -47,6 +47,10 @@ class Path:
     def tensor_name(self) -> str:
         return ".".join(_shown(step, str) for step in self.steps()) or "state"
 
+    def name_prefix(self) -> str:
+        """What the names of all tensors below begin with."""
+        return "".join(f"{_shown(step, str)}." for step in self.steps())
+
 
 def _render(step: object) -> str:
     if isinstance(step, Attribute):
@@ -62,7 +66,8 @@ class TensorNames:
         self._uses: dict[str, int] = {}
 
     def unique(self, wish: str) -> str:
-        wish = wish.encode("utf-8", "replace").decode()  # a lone surrogate is not JSON for other readers
+        if not wish.isascii():
+            wish = wish.encode("utf-8", "replace").decode()  # a lone surrogate is not JSON for other readers
         wish = wish[-MAX_TENSOR_NAME_CHARS:]
         name = wish
         while name in self._taken:
