@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sdrs.state.blobs import CHUNK_BYTES, Source, StoredTensor, alignment
+from sdrs.state.blobs import CHUNK_BYTES, BytesSource, Source, alignment
 from sdrs.state.container import Json, is_count, to_json, to_json_text
 from sdrs_core.errors import CorruptDataError
 
@@ -41,23 +41,39 @@ class ArrayType:
         return record
 
 
+class ArrayKind(NamedTuple):
+    """What all arrays of one type have in common, worked out once: a state may have 100,000 arrays of a few types.
+
+    ``stored``: the dtype and shape that the header of a blob has for them.
+    """
+
+    type: ArrayType
+    size_bytes: int
+    align_bytes: int
+    stored: tuple[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, array_type: ArrayType, item_bytes: int, native_dtype: str | None) -> ArrayKind:
+        """``native_dtype``: safetensors' name of the dtype, if it has one that old readers know."""
+        shape = array_type.shape
+        stored = ("U8", (*shape, item_bytes)) if native_dtype is None else (native_dtype, shape)
+        return cls(array_type, item_bytes * math.prod(shape), alignment(item_bytes), stored)
+
+
 class LiveArray(NamedTuple):
-    """An array of the user's state, and how it is written. A tuple, because a state may have 100,000 of them.
+    """An array of the user's state, and how it is written.
 
     Arrays of equal ``identity`` are one array under several names (tied weights): written once, restored as one object.
     """
 
-    type: ArrayType
-    item_bytes: int
-    native_dtype: str | None  # safetensors' name of the dtype, if it has one that old readers know
+    kind: ArrayKind
     identity: Hashable
     source: Source
 
-    def stored(self, name: str) -> StoredTensor:
-        align_bytes = alignment(self.item_bytes)
-        if self.native_dtype is not None:
-            return StoredTensor(name, self.native_dtype, self.type.shape, align_bytes, self.source)
-        return StoredTensor(name, "U8", (*self.type.shape, self.item_bytes), align_bytes, self.source)
+    @classmethod
+    def of_bytes(cls, data: bytes) -> LiveArray:
+        kind = ArrayKind.of(ArrayType("bytes", "bytes", (len(data),)), 1, "U8")
+        return cls(kind, ("bytes", id(data)), BytesSource(data))
 
 
 class ArrayRecord(NamedTuple):
@@ -68,19 +84,16 @@ class ArrayRecord(NamedTuple):
     type: ArrayType
 
 
-def records_to_json(blobs: Sequence[int], names: Sequence[str], types: Sequence[ArrayType]) -> bytes:
-    """The lines of the index. Written by hand, because most of each is the same for all arrays of one type."""
-    ends = {id(array_type): to_json(array_type.to_json())[1:].decode() for array_type in types_once(types)}
+def records_to_json(blobs: Sequence[int], names: Sequence[str], kinds: Sequence[ArrayKind]) -> bytes:
+    """The lines of the index. Written by hand, because most of each is the same for all arrays of one kind."""
+    # By identity: arrays that are alike share their kind, and to compare kinds costs more than to write one twice.
+    once = {id(kind): kind for kind in kinds}
+    ends = {key: to_json(kind.type.to_json())[1:].decode() for key, kind in once.items()}
     lines = [
-        f'{{"blob":{blob},"tensor":{name},{ends[id(array_type)]}'
-        for blob, name, array_type in zip(blobs, map(to_json_text, names), types, strict=True)
+        f'{{"blob":{blob},"tensor":{name},{ends[id(kind)]}'
+        for blob, name, kind in zip(blobs, map(to_json_text, names), kinds, strict=True)
     ]
     return f"[{','.join(lines)}]".encode()
-
-
-def types_once(types: Iterable[ArrayType]) -> Iterable[ArrayType]:
-    """Each object once: those that describe many arrays share them, and to compare them by value costs more."""
-    return {id(array_type): array_type for array_type in types}.values()
 
 
 def records_from_json(records: Sequence[Json], blob_count: int) -> tuple[ArrayRecord, ...]:

@@ -73,9 +73,9 @@ class _Stack:
 
 
 class _Form(NamedTuple):
-    """What arrays of one type have in common; ``restore`` is None for bytes."""
+    """What arrays of one type have in common; ``make`` is None for bytes."""
 
-    restore: Callable[[ArrayType, memoryview | bytearray], Any] | None
+    make: Callable[[memoryview | bytearray], Any] | None
     size_bytes: int
     align_bytes: int
 
@@ -136,21 +136,21 @@ def _restore(record: ArrayRecord, forms: dict[int, _Form], spans: dict[str, Span
         if form is None:
             form = forms[id(record.type)] = _form(record.type)
         start, end = spans[record.tensor]
-        return _view(record.type, form, blob[start:end])
+        return _view(form, blob[start:end])
     except (*MALFORMED, RecursionError) as error:
         what = f"array {record.tensor[:80]!r} of blob {record.blob} does not fit its description ({error})"
         raise CorruptDataError(f"{what}: restore another step") from error
 
 
-def _view(array_type: ArrayType, form: _Form, data: memoryview) -> Any:
+def _view(form: _Form, data: memoryview) -> Any:
     size_bytes = len(data)
-    if form.restore is None:
+    if form.make is None:
         return bytes(data)
     if size_bytes != form.size_bytes:
         raise ValueError(f"{size_bytes} bytes instead of {form.size_bytes}")
     if size_bytes < MIN_VIEW_BYTES or data.readonly or _address(data) % form.align_bytes:
-        return form.restore(array_type, bytearray(data))
-    return form.restore(array_type, data)
+        return form.make(bytearray(data))
+    return form.make(data)
 
 
 def _form(array_type: ArrayType) -> _Form:
@@ -158,7 +158,7 @@ def _form(array_type: ArrayType) -> _Form:
         return _Form(None, 0, 1)
     library = numpy_arrays if array_type.kind == "numpy" else torch_arrays
     item_bytes = library.item_bytes(array_type)
-    return _Form(library.restore, item_bytes * math.prod(array_type.shape), alignment(item_bytes))
+    return _Form(library.maker(array_type), item_bytes * math.prod(array_type.shape), alignment(item_bytes))
 
 
 def array_bytes(record: ArrayRecord) -> int:

@@ -10,13 +10,13 @@ described all at once when it is over.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sdrs.state import numpy_arrays, torch_arrays
-from sdrs.state.arrays import ArrayType, LiveArray
-from sdrs.state.blobs import BytesSource
+from sdrs.state.arrays import ArrayKind, LiveArray
+from sdrs.state.blobs import Source
 from sdrs.state.container import Json
 from sdrs.state.paths import Attribute, Path, TensorNames, refuse, refuse_as
 from sdrs.state.values import KEY_TYPES, MAX_INLINE_BYTES, PLAIN_TYPES, encode_plain
@@ -35,8 +35,9 @@ class FlatState:
     """The tree, and its arrays in the order of their first occurrence with their names."""
 
     tree: list[Json]
-    arrays: list[LiveArray]
     names: list[str]
+    kinds: list[ArrayKind]
+    sources: list[Source]
 
 
 @dataclass(slots=True)
@@ -68,11 +69,8 @@ class _Walk:
     tree: list[Json] = field(default_factory=list)
     around: list[_Container] = field(default_factory=list)
     open: set[int] = field(default_factory=set)  # the identities of the containers in ``around``
-    # Of each array, or tensor that is still to be described: itself, where it is in the tree, and in the state.
-    found: list[Any] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    containers: list[_Container] = field(default_factory=list)
-    steps: list[object] = field(default_factory=list)
+    # Each array, or tensor that is still to be described; where it is in the tree; and where in the state.
+    found: list[tuple[Any, int, _Container, object]] = field(default_factory=list)
 
 
 def flatten(state: object) -> FlatState:
@@ -90,13 +88,14 @@ def flatten(state: object) -> FlatState:
 
 def _walk_on(walk: _Walk, container: _Container) -> bool:
     """Through ``container`` until another is met in it; False once it is over."""
-    tree, tensor_types = walk.tree, torch_arrays.storable_types()
+    tree, found, tensor_types = walk.tree, walk.found, torch_arrays.storable_types()
     for step, value, as_key in container.inside:
         kind = type(value)
         if kind is str and value.isascii():
             tree.append(value)
         elif kind in tensor_types and not as_key:
-            _add_array(walk, container, step, value)
+            found.append((value, len(tree), container, step))
+            tree.append(None)  # its number is known when all arrays are described
         elif kind in _CONTAINERS and (not as_key or kind is tuple):
             _enter(walk, container.path_to(step), value, as_key)
             return True
@@ -110,7 +109,7 @@ def _add_leaf(walk: _Walk, container: _Container, step: object, value: Any, as_k
     if as_key and kind not in KEY_TYPES:
         refuse(f"{container.path_to(step)}, a key", value, _KEY_ADVICE)
     if kind is bytes and len(value) > MAX_INLINE_BYTES:
-        _add_array(walk, container, step, _live_bytes(value))
+        _add_array(walk, container, step, LiveArray.of_bytes(value))
     elif kind in PLAIN_TYPES:
         walk.tree.append(encode_plain(value))
     elif torch_arrays.is_tensor(value):
@@ -123,6 +122,11 @@ def _add_leaf(walk: _Walk, container: _Container, step: object, value: Any, as_k
         walk.tree.append(item)
     else:
         refuse(container.path_to(step), value)
+
+
+def _add_array(walk: _Walk, container: _Container, step: object, array: LiveArray) -> None:
+    walk.found.append((array, len(walk.tree), container, step))
+    walk.tree.append(None)
 
 
 def _enter(walk: _Walk, path: Path, value: Any, as_key: bool) -> None:
@@ -151,36 +155,36 @@ def _inside_dict(entries: list[tuple[Any, Any]], metadata: Any) -> Iterator[_Ins
         yield Attribute("_metadata"), metadata, False
 
 
-def _live_bytes(value: bytes) -> LiveArray:
-    return LiveArray(ArrayType("bytes", "bytes", (len(value),)), 1, "U8", ("bytes", id(value)), BytesSource(value))
-
-
-def _add_array(walk: _Walk, container: _Container, step: object, array: Any) -> None:
-    walk.found.append(array)
-    walk.places.append(len(walk.tree))
-    walk.containers.append(container)
-    walk.steps.append(step)
-    walk.tree.append(None)  # its number is known when all arrays are described
-
-
 def _describe(walk: _Walk) -> FlatState:
-    found = walk.found
-    tensors = [number for number, value in enumerate(found) if type(value) is not LiveArray]
-    if tensors:
-        described = torch_arrays.live_arrays(
-            [found[number] for number in tensors],
-            lambda position: walk.containers[tensors[position]].path_to(walk.steps[tensors[position]]),
-        )
-        for number, array in zip(tensors, described, strict=True):
-            found[number] = array
-    arrays: list[LiveArray] = []
-    names: list[str] = []
+    kinds, identities, sources = _columns(walk.found)
+    flat = FlatState(walk.tree, [], [], [])
     known: dict[Hashable, int] = {}
     unique = TensorNames()
-    for array, place, container, step in zip(found, walk.places, walk.containers, walk.steps, strict=True):
-        position = known.setdefault(array.identity, len(arrays))
-        if position == len(arrays):
-            arrays.append(array)
-            names.append(unique.unique(container.name_of(step)))
+    for identity, kind, source, (_, place, container, step) in zip(identities, kinds, sources, walk.found, strict=True):
+        position = known.setdefault(identity, len(flat.names))
+        if position == len(flat.names):
+            flat.names.append(unique.unique(container.name_of(step)))
+            flat.kinds.append(kind)
+            flat.sources.append(source)
         walk.tree[place] = {"array": position}
-    return FlatState(walk.tree, arrays, names)
+    return flat
+
+
+def _columns(
+    found: list[tuple[Any, int, _Container, object]],
+) -> tuple[Sequence[ArrayKind], Sequence[Hashable], Sequence[Source]]:
+    arrays = [array for array, *_ in found]
+    tensors = [number for number, array in enumerate(arrays) if type(array) is not LiveArray]
+
+    def path_of(position: int) -> Path:
+        _, _, container, step = found[tensors[position]]
+        return container.path_to(step)
+
+    if tensors:
+        described = torch_arrays.describe([arrays[number] for number in tensors], path_of)
+        if len(tensors) == len(arrays):
+            return described
+        for number, kind, identity, source in zip(tensors, *described, strict=True):
+            arrays[number] = LiveArray(kind, identity, source)
+    kinds, identities, sources = zip(*arrays, strict=True) if arrays else ((), (), ())
+    return kinds, identities, sources

@@ -7,13 +7,13 @@ that was saved from torch does.
 from __future__ import annotations
 
 import importlib
-import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
 from sdrs.state import torch_sources
-from sdrs.state.arrays import MAX_DIMENSIONS, ArrayType, LiveArray
+from sdrs.state.arrays import MAX_DIMENSIONS, ArrayKind, ArrayType, LiveArray
 from sdrs.state.container import Json
 from sdrs.state.paths import Path, refuse_as, refuse_target
 from sdrs.state.sinks import ElementSink, FlatSink, Sink
@@ -55,14 +55,12 @@ def _dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-class _Kind(NamedTuple):
-    """What tensors of one class, dtype, shape and device have in common."""
+class Described(NamedTuple):
+    """Many tensors, property by property."""
 
-    type: ArrayType
-    item_bytes: int
-    native_dtype: str | None
-    size_bytes: int
-    joins: Any
+    kinds: list[ArrayKind]
+    identities: list[Hashable]
+    sources: list[TorchSource]
 
 
 def storable_types() -> tuple[type, ...]:
@@ -71,73 +69,75 @@ def storable_types() -> tuple[type, ...]:
 
 
 def live_array(tensor: Tensor, path: Path) -> LiveArray:
-    return live_arrays([tensor], lambda _: path)[0]
+    (kind,), (identity,), (source,) = describe([tensor], lambda _: path)
+    return LiveArray(kind, identity, source)
 
 
-def live_arrays(tensors: Sequence[Tensor], path_of: Callable[[int], Path]) -> list[LiveArray]:
-    """Describes many tensors; ``path_of`` says where one is, by its position. Property by property: a loop over tensors
-    within C costs a tenth of one in Python that asks each for everything.
+def describe(tensors: Sequence[Tensor], path_of: Callable[[int], Path]) -> Described:
+    """``path_of`` says where a tensor is, by its position. A loop over tensors within C, for each property, costs a
+    tenth of one in Python that asks each tensor for everything.
     """
     torch = loaded_torch()
     assert torch is not None
     of = torch.Tensor
-    _check_storable(torch, tensors, path_of)
-    grads = list(map(of.requires_grad.__get__, tensors))
-    keys = list(
-        zip(
-            map(type, tensors),
-            map(of.dtype.__get__, tensors),
-            map(of.size, tensors),
-            grads,
-            map(of.device.__get__, tensors),
-            strict=True,
-        )
-    )
-    kinds = {key: _kind(torch, *key) for key in set(keys)}
-    # Reading what is recorded for gradients would be recorded too.
-    plain = [tensor.detach() if grad else tensor for tensor, grad in zip(tensors, grads, strict=True)]
-    columns = zip(
-        map(id, tensors),
-        plain,
-        keys,
-        map(of.data_ptr, tensors),
-        map(of.stride, tensors),
-        map(of.is_conj, tensors),
-        map(of.is_neg, tensors),
-        map(of.is_contiguous, tensors),
-        strict=True,
-    )
-    arrays = []
-    for identity, tensor, key, address, stride, conj, neg, contiguous in columns:
-        kind = kinds[key]
-        source = TorchSource(tensor, kind.size_bytes, kind.joins if contiguous and not neg else None)
-        # Tensors without bytes have no address that would tell them apart.
-        same = (address if kind.size_bytes else identity, stride, conj, neg, key)
-        arrays.append(LiveArray(kind.type, kind.item_bytes, kind.native_dtype, same, source))
-    return arrays
-
-
-def _kind(torch: Any, tensor_class: type, dtype: Any, shape: Sequence[int], grad: bool, device: Any) -> _Kind:
-    name, is_cpu = _dtype_name(dtype), device.type == "cpu"
-    parameter = tensor_class is torch.nn.Parameter
-    array_type = ArrayType("torch", name, tuple(shape), grad, parameter, "" if is_cpu else str(device))
-    size_bytes = dtype.itemsize * math.prod(shape)
-    is_joinable = is_cpu and 0 < size_bytes < torch_sources.SMALL_BYTES and name in JOINABLE
-    return _Kind(array_type, dtype.itemsize, _NATIVE.get(name), size_bytes, dtype if is_joinable else None)
-
-
-def _check_storable(torch: Any, tensors: Sequence[Tensor], path_of: Callable[[int], Path]) -> None:
-    of = torch.Tensor
-    is_plain = (
+    if not (
         set(map(type, tensors)).issubset(storable_types())
         and not any(map(of.is_nested.__get__, tensors))
-        and set(map(of.layout.__get__, tensors)) == {torch.strided}
-        and not any(map(of.is_meta.__get__, tensors))
-        and all(_dtype_name(dtype) in _DTYPES for dtype in set(map(of.dtype.__get__, tensors)))
-        and max(map(of.dim, tensors), default=0) <= MAX_DIMENSIONS
-    )
-    if is_plain:
-        return
+        and set(map(of.layout.__get__, tensors)).issubset({torch.strided})
+    ):
+        _refuse_first(torch, tensors, path_of)
+    grads = list(map(of.requires_grad.__get__, tensors))
+    columns = (map(type, tensors), map(of.dtype.__get__, tensors), map(of.size, tensors), grads)
+    keys = list(zip(*columns, map(of.device.__get__, tensors), strict=True))
+    distinct = set(keys)
+    if not all(_is_storable(dtype, shape, device) for _, dtype, shape, _, device in distinct):
+        _refuse_first(torch, tensors, path_of)
+    kind_of = {key: _kind(torch, *key) for key in distinct}
+    joins_of = {key: _joins(key[1], key[4], kind.size_bytes) for key, kind in kind_of.items()}
+    kinds = list(map(kind_of.__getitem__, keys))
+    identities = _identities(tensors, keys)
+    if any(grads):  # reading what is recorded for gradients would be recorded too
+        tensors = [tensor.detach() if grad else tensor for tensor, grad in zip(tensors, grads, strict=True)]
+    lies_flat = map(of.is_contiguous, tensors), map(of.is_neg, tensors)
+    sources = [
+        TorchSource(tensor, kind.size_bytes, joins_of[key] if contiguous and not negated else None)
+        for tensor, kind, key, contiguous, negated in zip(tensors, kinds, keys, *lies_flat, strict=True)
+    ]
+    return Described(kinds, identities, sources)
+
+
+def _kind(torch: Any, tensor_class: type, dtype: Any, shape: Sequence[int], grad: bool, device: Any) -> ArrayKind:
+    name, device_name = _dtype_name(dtype), "" if device.type == "cpu" else str(device)
+    array_type = ArrayType("torch", name, tuple(shape), grad, tensor_class is torch.nn.Parameter, device_name)
+    return ArrayKind.of(array_type, dtype.itemsize, _NATIVE.get(name))
+
+
+def _joins(dtype: Any, device: Any, size_bytes: int) -> Any:
+    is_small = 0 < size_bytes < torch_sources.SMALL_BYTES
+    return dtype if is_small and device.type == "cpu" and _dtype_name(dtype) in JOINABLE else None
+
+
+def _identities(tensors: Sequence[Tensor], keys: Sequence[Hashable]) -> list[Hashable]:
+    """Equal where two tensors are one: most have an address that no other has, and need no closer look."""
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    counts = Counter(addresses)
+    return [
+        address if address and counts[address] == 1 else _identity(tensor, address, key)
+        for tensor, address, key in zip(tensors, addresses, keys, strict=True)
+    ]
+
+
+def _identity(tensor: Tensor, address: int, key: Hashable) -> Hashable:
+    # Tensors without bytes have no address that would tell them apart.
+    place = address if tensor.numel() else ("empty", id(tensor))
+    return place, tensor.stride(), tensor.is_conj(), tensor.is_neg(), key
+
+
+def _is_storable(dtype: Any, shape: Sequence[int], device: Any) -> bool:
+    return _dtype_name(dtype) in _DTYPES and len(shape) <= MAX_DIMENSIONS and device.type != "meta"
+
+
+def _refuse_first(torch: Any, tensors: Sequence[Tensor], path_of: Callable[[int], Path]) -> None:
     for position, tensor in enumerate(tensors):
         _refuse_unstorable(torch, tensor, path_of(position))
 
@@ -182,19 +182,23 @@ def item_bytes(array_type: ArrayType) -> int:
     return int(_dtype(_import_torch(), array_type.dtype).itemsize)
 
 
-def restore(array_type: ArrayType, data: memoryview | bytearray) -> Tensor:
-    """A tensor over ``data``, which is writable; ValueError, TypeError or RuntimeError if it does not fit."""
+def maker(array_type: ArrayType) -> Callable[[memoryview | bytearray], Tensor]:
+    """Makes tensors over data that is writable; ValueError, TypeError or RuntimeError if it does not fit."""
     torch, shape = _import_torch(), array_type.shape
-    dtype = _dtype(torch, array_type.dtype)
-    if len(data):
-        tensor = torch.frombuffer(data, dtype=dtype)
-        if tensor.shape != shape:
-            tensor = tensor.view(shape)
-    else:
-        tensor = torch.empty(shape, dtype=dtype)
-    if array_type.parameter:
-        return torch.nn.Parameter(tensor, requires_grad=array_type.requires_grad)
-    return tensor.requires_grad_() if array_type.requires_grad else tensor
+    dtype, requires_grad = _dtype(torch, array_type.dtype), array_type.requires_grad
+
+    def make(data: memoryview | bytearray) -> Tensor:
+        if not len(data):
+            tensor = torch.empty(shape, dtype=dtype)
+        elif len(shape) == 1:
+            tensor = torch.frombuffer(data, dtype=dtype, count=shape[0])
+        else:
+            tensor = torch.frombuffer(data, dtype=dtype).view(shape)
+        if array_type.parameter:
+            return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+        return tensor.requires_grad_() if requires_grad else tensor
+
+    return make
 
 
 def open_sink(tensor: Tensor, array_type: ArrayType, path: Path) -> Sink:
