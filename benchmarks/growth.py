@@ -76,6 +76,7 @@ def growth_ranks(
 
                 def restore(ranks: Any = ranks, costs: Costs = costs) -> float:
                     _forget(cluster)
+                    raw.warm_memory(total_bytes)
                     return costs.of("restore", lambda: ranks.restore(1))
 
                 saved, write, restored, read = alternate(
@@ -113,6 +114,7 @@ def growth_tensors(
 
             def torch_restore(torch_save: TorchSave = torch_save) -> float:
                 torch_save.forget()
+                raw.warm_memory(total_bytes)
                 return _seconds(torch_save.restore)
 
             saved, theirs, restored, loaded = alternate(
@@ -155,6 +157,7 @@ class _TensorSaver:
 
     def restore(self) -> float:
         _forget(self._cluster)
+        raw.warm_memory(sum(tensor.nbytes for tensor in self._state.values()))
         return self.costs.of("restore", lambda: _seconds(lambda: self._reader.restore(self._step)))
 
     def check(self) -> None:

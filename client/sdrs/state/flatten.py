@@ -9,6 +9,7 @@ described all at once when it is over.
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -36,8 +37,8 @@ class FlatState:
 
     tree: list[Json]
     names: list[str]
-    kinds: list[ArrayKind]
-    sources: list[Source]
+    kinds: Sequence[ArrayKind]
+    sources: Sequence[Source]
 
 
 @dataclass(slots=True)
@@ -141,10 +142,27 @@ def _enter(walk: _Walk, path: Path, value: Any, as_key: bool) -> None:
         metadata = getattr(value, "_metadata", None)
         tag = "odict" if type(value) is OrderedDict else "dict"
         item: Json = {tag if metadata is None else "odict+metadata": len(entries)}
-        walk.around.append(_Container(path, _inside_dict(entries, metadata), item, id(value)))
+        container = _Container(path, iter(()), item, id(value))
+        container.inside = _inside_dict([] if _add_tensors(walk, container, entries) else entries, metadata)
+        walk.around.append(container)
     else:
         inside = ((position, element, as_key) for position, element in enumerate(tuple(value)))
         walk.around.append(_Container(path, inside, {type(value).__name__: len(value)}, id(value)))
+
+
+def _add_tensors(walk: _Walk, container: _Container, entries: list[tuple[Any, Any]]) -> bool:
+    """All at once, if these are tensors by their names and nothing else, as in the state_dict of a module."""
+    if not entries:
+        return False
+    names, tensors = zip(*entries, strict=True)
+    if not ({*map(type, tensors)} <= {*torch_arrays.storable_types()} and {*map(type, names)} == {str}):
+        return False
+    if not all(map(str.isascii, names)):
+        return False
+    first = len(walk.tree)
+    walk.tree += itertools.chain.from_iterable(zip(names, itertools.repeat(None)))
+    walk.found += zip(tensors, range(first + 1, len(walk.tree), 2), itertools.repeat(container), names)
+    return True
 
 
 def _inside_dict(entries: list[tuple[Any, Any]], metadata: Any) -> Iterator[_Inside]:
@@ -156,24 +174,27 @@ def _inside_dict(entries: list[tuple[Any, Any]], metadata: Any) -> Iterator[_Ins
 
 
 def _describe(walk: _Walk) -> FlatState:
-    kinds, identities, sources = _columns(walk.found)
-    flat = FlatState(walk.tree, [], [], [])
-    known: dict[Hashable, int] = {}
-    unique = TensorNames()
-    for identity, kind, source, (_, place, container, step) in zip(identities, kinds, sources, walk.found, strict=True):
-        position = known.setdefault(identity, len(flat.names))
-        if position == len(flat.names):
-            flat.names.append(unique.unique(container.name_of(step)))
-            flat.kinds.append(kind)
-            flat.sources.append(source)
-        walk.tree[place] = {"array": position}
-    return flat
+    found = walk.found
+    kinds, identities, sources = _columns(found)
+    # Those of one identity are one array: it is where it occurs first.
+    firsts: dict[Hashable, int] = {}
+    for position, identity in enumerate(identities):
+        firsts.setdefault(identity, position)
+    numbers = dict(zip(firsts, range(len(firsts)), strict=True))
+    for identity, (_, place, _, _) in zip(identities, found, strict=True):
+        walk.tree[place] = {"array": numbers[identity]}
+    if len(firsts) < len(found):
+        found = [found[position] for position in firsts.values()]
+        kinds = [kinds[position] for position in firsts.values()]
+        sources = [sources[position] for position in firsts.values()]
+    names = TensorNames().unique_all([container.name_of(step) for _, _, container, step in found])
+    return FlatState(walk.tree, names, kinds, sources)
 
 
 def _columns(
     found: list[tuple[Any, int, _Container, object]],
 ) -> tuple[Sequence[ArrayKind], Sequence[Hashable], Sequence[Source]]:
-    arrays = [array for array, *_ in found]
+    arrays = [array for array, _, _, _ in found]
     tensors = [number for number, array in enumerate(arrays) if type(array) is not LiveArray]
 
     def path_of(position: int) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
@@ -64,6 +64,19 @@ class TensorNames:
     def __init__(self) -> None:
         self._taken: set[str] = set(RESERVED_NAMES)
         self._uses: dict[str, int] = {}
+
+    def unique_all(self, wishes: Sequence[str]) -> list[str]:
+        """The same for many, which most of the time may stay as they are."""
+        distinct = set(wishes)
+        if (
+            len(distinct) == len(wishes)
+            and self._taken.isdisjoint(distinct)
+            and all(map(str.isascii, distinct))
+            and max(map(len, distinct), default=0) <= MAX_TENSOR_NAME_CHARS
+        ):
+            self._taken |= distinct
+            return list(wishes)
+        return [self.unique(wish) for wish in wishes]
 
     def unique(self, wish: str) -> str:
         if not wish.isascii():

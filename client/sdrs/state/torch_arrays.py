@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
 
 from sdrs.state import torch_sources
@@ -98,11 +98,13 @@ def describe(tensors: Sequence[Tensor], path_of: Callable[[int], Path]) -> Descr
     identities = _identities(tensors, keys)
     if any(grads):  # reading what is recorded for gradients would be recorded too
         tensors = [tensor.detach() if grad else tensor for tensor, grad in zip(tensors, grads, strict=True)]
-    lies_flat = map(of.is_contiguous, tensors), map(of.is_neg, tensors)
-    sources = [
-        TorchSource(tensor, kind.size_bytes, joins_of[key] if contiguous and not negated else None)
-        for tensor, kind, key, contiguous, negated in zip(tensors, kinds, keys, *lies_flat, strict=True)
+    joins = [
+        joins_of[key] if contiguous and not negated else None
+        for key, contiguous, negated in zip(keys, map(of.is_contiguous, tensors), map(of.is_neg, tensors), strict=True)
     ]
+    # As TorchSource(...) makes them, without its detour through Python.
+    make = partial(tuple.__new__, TorchSource)
+    sources = list(map(make, zip(tensors, [kind.size_bytes for kind in kinds], joins, strict=True)))
     return Described(kinds, identities, sources)
 
 
@@ -120,6 +122,8 @@ def _joins(dtype: Any, device: Any, size_bytes: int) -> Any:
 def _identities(tensors: Sequence[Tensor], keys: Sequence[Hashable]) -> list[Hashable]:
     """Equal where two tensors are one: most have an address that no other has, and need no closer look."""
     addresses = [tensor.data_ptr() for tensor in tensors]
+    if 0 not in (distinct := set(addresses)) and len(distinct) == len(addresses):
+        return addresses
     counts = Counter(addresses)
     return [
         address if address and counts[address] == 1 else _identity(tensor, address, key)
