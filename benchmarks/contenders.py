@@ -161,13 +161,16 @@ class SeaweedS3(Contender):
 
 
 class Sdrs(Contender):
-    """A pool at one level."""
+    """A pool at one level. ``cold`` reads from disks what the daemon of this host still has in memory."""
 
-    def __init__(self, level: str, cluster: LocalCluster, ckpts: Checkpoints, state: dict[str, Any]) -> None:
+    def __init__(
+        self, level: str, cluster: LocalCluster, ckpts: Checkpoints, cold: Checkpoints, state: dict[str, Any]
+    ) -> None:
         self.key = f"sdrs_{level.lower()}"
         self._level = level
         self._cluster = cluster
         self._ckpts = ckpts
+        self._cold = cold
         self._state = state
         self._step = 0
         self._fragment_count = 0
@@ -193,7 +196,7 @@ class Sdrs(Contender):
         yield from self._cluster.fragments()
 
     def restore(self) -> dict[str, Any]:
-        return dict(self._ckpts.restore(step=self._step))
+        return dict(self._cold.restore(step=self._step))
 
     def clean_up(self) -> None:
         """A job always has its last checkpoint; the one before goes."""

@@ -27,9 +27,13 @@ WHOLE_SECONDS = 60.0
 
 
 def failover(folder: Path) -> Iterator[Result]:
-    with running_cluster(folder, node_count=4, controller=AS_DEPLOYED) as cluster, cluster.connect() as client:
+    with (
+        running_cluster(folder, node_count=4, controller=AS_DEPLOYED) as cluster,
+        cluster.connect() as client,
+        cluster.connect(staging_bytes=0) as cold,  # reads from disks what a daemon of this host still has in memory
+    ):
         client.create_pool("fast", "L2", mirrors=2)
-        trial = _Trial(cluster, client)
+        trial = _Trial(cluster, client, cold)
         killed = [trial.strike(DaemonProcess.kill, DaemonProcess.start) for _ in range(KILLS)]
         frozen = [trial.strike(DaemonProcess.freeze, DaemonProcess.thaw) for _ in range(FREEZES)]
     yield from _figures("killed", killed)
@@ -44,10 +48,11 @@ def _figures(what: str, times: list[tuple[float, float]]) -> Iterator[Result]:
 
 
 class _Trial:
-    def __init__(self, cluster: LocalCluster, client: sdrs.Cluster) -> None:
+    def __init__(self, cluster: LocalCluster, client: sdrs.Cluster, cold: sdrs.Cluster) -> None:
         self._cluster = cluster
         self._client = client
         self._ckpts = client.checkpoints("bench", pool="fast")
+        self._cold = cold.checkpoints("bench", pool="fast")
         self._steps = itertools.count(1)
         self._daemons = {daemon.name: daemon for daemon in cluster.nodes}
         self.failed_count = 0
@@ -58,7 +63,7 @@ class _Trial:
         self._ckpts.save(step=step, state=make_state(step, STATE_BYTES)).wait("L2")
 
     def _restore(self) -> None:
-        state = self._ckpts.restore()
+        state = self._cold.restore()
         assert same(state, make_state(state["seed"], STATE_BYTES))
 
     def strike(

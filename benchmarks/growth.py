@@ -76,6 +76,7 @@ def growth_ranks(
 
                 def restore(ranks: Any = ranks, costs: Costs = costs) -> float:
                     _forget(cluster)
+                    raw.warm_memory(total_bytes)
                     return costs.of("restore", lambda: ranks.restore(1))
 
                 saved, write, restored, read = alternate(
@@ -98,16 +99,22 @@ def growth_tensors(
     """One state of N tensors: the stall of save, until it is committed, and a restore; against torch.save and load."""
     # Beside the tensors, their names and shapes are staged.
     staging_bytes = 2 * total_bytes + (64 << 20)
-    with _cluster(folder) as cluster, cluster.connect(staging_bytes=staging_bytes) as client:
+    with (
+        _cluster(folder) as cluster,
+        cluster.connect(staging_bytes=staging_bytes) as client,
+        cluster.connect(staging_bytes=0) as cold,  # reads from disks what the daemon of this host still has in memory
+    ):
         for count in counts:
             state = _state(total_bytes, count)
-            saver = _TensorSaver(cluster, client.checkpoints(f"tensors-{count}", pool=POOL), state)
+            warm, reader = (one.checkpoints(f"tensors-{count}", pool=POOL) for one in (client, cold))
+            saver = _TensorSaver(cluster, warm, reader, state)
             torch_save = TorchSave(folder, state)
             saver.save()  # warm
             saver.stalls.clear()
 
             def torch_restore(torch_save: TorchSave = torch_save) -> float:
                 torch_save.forget()
+                raw.warm_memory(total_bytes)
                 return _seconds(torch_save.restore)
 
             saved, theirs, restored, loaded = alternate(
@@ -128,11 +135,14 @@ def growth_tensors(
 
 
 class _TensorSaver:
-    def __init__(self, cluster: LocalCluster, ckpts: Checkpoints, state: dict[str, torch.Tensor]) -> None:
+    def __init__(
+        self, cluster: LocalCluster, ckpts: Checkpoints, reader: Checkpoints, state: dict[str, torch.Tensor]
+    ) -> None:
         self.stalls: list[float] = []
         self.costs = Costs(pids_of(cluster))
         self._cluster = cluster
         self._ckpts = ckpts
+        self._reader = reader
         self._state = state
         self._step = 0
 
@@ -147,10 +157,11 @@ class _TensorSaver:
 
     def restore(self) -> float:
         _forget(self._cluster)
-        return self.costs.of("restore", lambda: _seconds(lambda: self._ckpts.restore(self._step)))
+        raw.warm_memory(sum(tensor.nbytes for tensor in self._state.values()))
+        return self.costs.of("restore", lambda: _seconds(lambda: self._reader.restore(self._step)))
 
     def check(self) -> None:
-        restored = self._ckpts.restore(self._step)
+        restored = self._reader.restore(self._step)
         assert all(torch.equal(restored[name], tensor) for name, tensor in self._state.items())
 
 

@@ -73,6 +73,7 @@ def l1_restore(folder: Path) -> Iterator[Result]:
             restored.clear()
             for fragment in cluster.fragments():
                 raw.forget(fragment)
+            raw.warm_memory(GIB)
             before = cpu_seconds(pids_of(cluster))
             start = time.perf_counter()
             restored.append(ckpts.restore())

@@ -31,6 +31,7 @@ def _restorer(
     def restore() -> float:
         for fragment in cluster.fragments():
             raw.forget(fragment)
+        raw.warm_memory(GIB)
         daemons = [cluster.controller, *cluster.nodes]
         pids = [os.getpid(), *(daemon.pid for daemon in daemons if daemon.process and daemon.process.poll() is None)]
         before = cpu_seconds(pids)

@@ -31,7 +31,7 @@ GIB = raw.GIB
 SIZES = {"64mib": GIB // 16, "1gib": GIB, "4gib": 4 * GIB}
 ROUNDS = 3
 ARRAYS = 16
-# The state, a staging copy, what is restored, and what the one whose turn it is holds besides.
+# The state, a staging copy, what is restored, and what the one whose turn it is reads through or holds besides.
 MEMORY_FACTOR, MEMORY_RESERVE_BYTES = 4, 2 * GIB
 # Two copies before and after they are compacted, and the files of the others.
 DISK_FACTOR, DISK_RESERVE_BYTES = 8, 2 * GIB
@@ -72,6 +72,7 @@ class Scores:
         self.seconds["stall"].append(times.stall_seconds)
         if contender.restores:
             contender.forget()
+            raw.warm_memory(sum(array.nbytes for array in self._arrays.values()))
             before, start = cpu_seconds(contender.pids()), time.perf_counter()
             restored = contender.restore()
             self.seconds["restore"].append(time.perf_counter() - start)
@@ -130,11 +131,13 @@ def _contenders(folder: Path, arrays: Arrays, stack: ExitStack) -> Iterator[Cont
         running_cluster(folder, node_count=6, controller=_SETTINGS, node={"staging_bytes": staging_bytes})
     )
     client = stack.enter_context(cluster.connect(staging_bytes=staging_bytes))
+    cold = stack.enter_context(cluster.connect(staging_bytes=0))
     client.create_pool("l1", "L1")
     client.create_pool("l2", "L2", mirrors=2)
     client.create_pool("l3", "L3", ec="4+2")
     for level in ("L1", "L2", "L3"):
-        yield Sdrs(level, cluster, client.checkpoints(f"bench-{level}", pool=level.lower()), state)
+        job, pool = f"bench-{level}", level.lower()
+        yield Sdrs(level, cluster, client.checkpoints(job, pool=pool), cold.checkpoints(job, pool=pool), state)
 
 
 def _lacks(folder: Path, size_bytes: int) -> str:

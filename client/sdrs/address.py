@@ -1,4 +1,4 @@
-"""Where a cluster is: ``sdrs://host:port[,host:port]``, and a checkpoint in it: ``.../job/step``."""
+"""Where a cluster is: ``sdrs://host:port[,host:port]``, and a job or a checkpoint in it: ``.../job[/step]``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sdrs_core.ids import check_name, check_step
 DEFAULT_URL = "sdrs://127.0.0.1:7070"
 DEFAULT_PORT = 7070
 _PROBE_SECONDS = 1.0
-_SCHEME = "sdrs://"
+SCHEME = "sdrs://"
 # A name, an IPv4 address or an IPv6 address in brackets; then perhaps a port.
 _ADDRESS = re.compile(
     r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?\Z"
@@ -26,28 +26,44 @@ def cluster_url(given: str | None) -> str:
 
 def parse_url(url: str) -> tuple[str, ...]:
     """The controllers' addresses as ``host:port``, in the order in which they are tried."""
-    if not isinstance(url, str) or not url.startswith(_SCHEME):
-        raise _malformed(url, f"it does not start with {_SCHEME}")
-    rest = url[len(_SCHEME) :].removesuffix("/")
+    if not isinstance(url, str) or not url.startswith(SCHEME):
+        raise _malformed(url, f"it does not start with {SCHEME}")
+    rest = url[len(SCHEME) :].removesuffix("/")
     if "/" in rest:
         raise _malformed(url, "it has a path: jobs are named with checkpoints(job), steps with save and restore")
     return tuple(_parse_address(url, part) for part in rest.split(","))
 
 
-def parse_checkpoint_url(url: str) -> tuple[str | None, str, int]:
-    """``sdrs://host:port/job/step`` as (cluster, job, step); that of ``sdrs:///job/step`` is None: SDRS_URL's."""
-    if not isinstance(url, str) or not url.startswith(_SCHEME):
-        raise _malformed_checkpoint(url, f"it does not start with {_SCHEME}")
-    where, *names = url[len(_SCHEME) :].split("/")
-    if len(names) != 2:
-        raise _malformed_checkpoint(url, "a job and a step are expected after the cluster")
-    job, step = names
-    if not (step.isascii() and step.isdigit()):
-        raise _malformed_checkpoint(url, f"the step {step!r} is not a whole number")
-    cluster = f"{_SCHEME}{where}" if where else None
+def split_url(url: str) -> tuple[str, str]:
+    """Hosts (empty: the default cluster) and path. What is no URL is a path."""
+    if not url.startswith(SCHEME):
+        return "", url.strip("/")
+    hosts, _, path = url[len(SCHEME) :].partition("/")
+    return hosts, path.strip("/")
+
+
+def parse_job_url(url: str) -> tuple[str | None, str, int | None]:
+    """``sdrs://host:port/job[/step]`` as (cluster, job, step); the cluster of ``sdrs:///job`` is None: SDRS_URL's."""
+    if not isinstance(url, str) or not url.startswith(SCHEME):
+        raise _malformed_job(url, f"it does not start with {SCHEME}")
+    hosts, path = split_url(url)
+    job, *steps = path.split("/")
+    if not job or len(steps) > 1:
+        raise _malformed_job(url, "a job, or a job and a step, are expected after the cluster")
+    if not all(step.isascii() and step.isdigit() for step in steps):
+        raise _malformed_job(url, f"the step {steps[0]!r} is not a whole number")
+    cluster = f"{SCHEME}{hosts}" if hosts else None
     if cluster is not None:
         parse_url(cluster)
-    return cluster, check_name(job, "job"), check_step(int(step))
+    return cluster, check_name(job, "job"), check_step(int(steps[0])) if steps else None
+
+
+def parse_checkpoint_url(url: str) -> tuple[str | None, str, int]:
+    """The same where a step must be named."""
+    cluster, job, step = parse_job_url(url)
+    if step is None:
+        raise InvalidArgumentError(f"{url!r} names no step of its job: use {url.rstrip('/')}/STEP")
+    return cluster, job, step
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -73,9 +89,10 @@ def _malformed(url: object, what: str) -> InvalidArgumentError:
     )
 
 
-def _malformed_checkpoint(url: object, what: str) -> InvalidArgumentError:
+def _malformed_job(url: object, what: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{url!r} does not name a checkpoint: {what}. Use sdrs://host:port/job/step, or sdrs:///job/step with SDRS_URL"
+        f"{url!r} names no job: {what}. Use sdrs://host:port/job or sdrs://host:port/job/step; without a host it is "
+        "the cluster of SDRS_URL"
     )
 
 

@@ -226,6 +226,7 @@ class Cluster(_Twin[sync_cluster.Cluster]):
     repair = _awaitable(sync_cluster.Cluster.repair)
     set_repair = _awaitable(sync_cluster.Cluster.set_repair)
     start_scrub = _awaitable(sync_cluster.Cluster.start_scrub)
+    stop_scrub = _awaitable(sync_cluster.Cluster.stop_scrub)
     scrub_status = _awaitable(sync_cluster.Cluster.scrub_status)
     export_meta = _awaitable(sync_cluster.Cluster.export_meta)
     import_meta = _awaitable(sync_cluster.Cluster.import_meta)

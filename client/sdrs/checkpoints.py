@@ -169,7 +169,9 @@ class Checkpoints:
     def list(self, all_states: bool = False) -> CheckpointList:
         """The checkpoints, newest first; with ``all_states`` also those set aside and those in the trash."""
         request = messages.ListCheckpointsRequest(job=self.job, all_states=all_states)
-        return [save_from(checkpoint) for page in self._listed(request) for checkpoint in page.checkpoints]
+        found = [save_from(checkpoint) for page in self._listed(request) for checkpoint in page.checkpoints]
+        # The trash comes last, and by its ids.
+        return sorted(found, key=lambda save: (-save.step, -save.attempt, -save.created_unix_ms, save.save_id))
 
     def latest(self) -> Checkpoint | None:
         # The newest entries of the catalog may be saves that are not committed: a page can be empty, and not the last.

@@ -40,7 +40,8 @@ def connect(url: str | None = None, *, timeout_seconds: float = 10.0, staging_by
     ``timeout_seconds`` is how long a controller that is out of reach is waited for in later calls. Here each is asked
     once, unless one of them is about to become the active one. ``staging_bytes`` (else SDRS_STAGING_BYTES)
     bounds the memory into which saves are copied: that of this host's daemon, which has a bound of its own too, and
-    where none stages for this process, its own (256 MiB unless given).
+    where none stages for this process, its own (256 MiB unless given). With 0 restores leave the daemon's memory alone
+    as well, and read from disks.
     """
     url = cluster_url(url)
     addresses = parse_url(url)

@@ -19,8 +19,9 @@ from typing import Any
 
 from transformers.trainer_callback import TrainerCallback
 
+from sdrs.address import parse_job_url
 from sdrs.checkpoints import Checkpoints
-from sdrs.job_url import open_job, split_job
+from sdrs.job_url import open_job
 from sdrs.saving import Saving
 from sdrs_core.errors import InvalidArgumentError
 from sdrs_core.ids import random_id
@@ -30,7 +31,7 @@ class SdrsCallback(TrainerCallback):
     """With several processes the first one saves for all: the folder must be the same for all of them."""
 
     def __init__(self, url: str, *, pool: str | None = None, level: str | None = None) -> None:
-        split_job(url)
+        parse_job_url(url)
         self._url = url
         self._pool = pool
         self._level = level

@@ -20,8 +20,9 @@ import sys
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from sdrs.address import SCHEME, parse_job_url
 from sdrs.checkpoints import Checkpoints
-from sdrs.job_url import SCHEME, open_job, split_job
+from sdrs.job_url import open_job
 from sdrs.saving import Saving
 from sdrs_core.attempts import Attempt, attempt_from_environment
 from sdrs_core.errors import InvalidArgumentError, NotFoundError, RefusedError
@@ -45,7 +46,7 @@ class SdrsCheckpointIO(CheckpointIO):
     """Paths from ModelCheckpoint are names for steps: ``.../epoch=0-step=100.ckpt`` is step 100 of the job."""
 
     def __init__(self, url: str, *, pool: str | None = None, level: str | None = None) -> None:
-        split_job(url)
+        parse_job_url(url)
         self._url = url
         self._pool = pool
         self._level = level
@@ -115,7 +116,7 @@ class SdrsCheckpointIO(CheckpointIO):
     def _find(self, path: str) -> tuple[Checkpoints, int | None]:
         """Whose checkpoint that is, and its step; None is the newest."""
         if path.startswith(SCHEME):
-            _, _, step = split_job(path)
+            _, _, step = parse_job_url(path)
             is_own = path.rstrip("/") == self._url.rstrip("/")
             return self.checkpoints if is_own else open_job(path), step
         name = PurePath(path).name

@@ -1,4 +1,4 @@
-"""Looking at all that a cluster stores: start a scrub, see how far it is and what it found."""
+"""Looking at all that a cluster stores: start a scrub, stop it, see how far it is and what it found."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from sdrs_proto.v1 import control_pb2 as messages
 _DEPTHS = {messages.SCRUB_DEPTH_SHALLOW: Depth.SHALLOW, messages.SCRUB_DEPTH_DEEP: Depth.DEEP}
 # All checkpoints are counted before it begins.
 _START_MS = 30_000
+# It ends at the next answer of a node.
+_STOP_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Scrub:
     unknown_fragments: int
     damaged_checkpoints: int
     problems: tuple[str, ...]
+    # It was ended before it was through.
+    is_stopped: bool = False
 
     @property
     def is_under_way(self) -> bool:
@@ -72,6 +76,14 @@ class Scrubs(ABC):
         request = messages.StartScrubRequest(request_id=random_id(), depth=depth, job=job or "")
         return _scrub_from(self.process().control.call("start_scrub", request, wait_ms=_START_MS).scrub)
 
+    def stop_scrub(self) -> Scrub:
+        """End the one under way, else tell of the last: what it found stands, and the next one begins anew.
+
+        It may be under way for a moment more, until a node that is asked has answered.
+        """
+        request = messages.StopScrubRequest(request_id=random_id())
+        return _scrub_from(self.process().control.call("stop_scrub", request, wait_ms=_STOP_MS).scrub)
+
     def scrub_status(self) -> ScrubState:
         answer = self.process().control.call("get_scrub", messages.GetScrubRequest())
         scrub = _scrub_from(answer.scrub) if answer.HasField("scrub") else None
@@ -98,4 +110,5 @@ def _scrub_from(message: messages.ScrubStatus) -> Scrub:
         unknown_fragments=message.unknown_fragments,
         damaged_checkpoints=message.damaged_checkpoints,
         problems=tuple(message.problems),
+        is_stopped=message.stopped,
     )

@@ -14,7 +14,7 @@ from dataclasses import replace
 from sdrs_core.checkpoints import Blob, Holder
 from sdrs_core.ids import NodeId
 from sdrs_core.redundancy import Form
-from sdrs_core.repair import Copy, Decision, Urgency
+from sdrs_core.remedies import Copy, Decision, Urgency
 from sdrs_core.stocks import Stock, crowds, fragment_bytes
 
 # Of the mean: who has less is given something, and who would then have less gives nothing.

@@ -55,6 +55,19 @@ class NodeState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Staging:
+    """Saves of processes of a node's host, in its memory."""
+
+    budget_bytes: int
+    taken_bytes: int = 0
+    # Of these, what processes that are gone left: stored by now, kept to be read, and the first to go for others.
+    kept_bytes: int = 0
+    # Sealed, and not stored yet; and for how long the oldest of them is.
+    waiting_count: int = 0
+    oldest_waiting_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     id: NodeId
     endpoints: Endpoints
@@ -70,6 +83,8 @@ class Node:
     draining: bool = False
     # It went away too often of late; told to readers, never stored.
     flapping: bool = False
+    # As it told last, never stored; None: it stages nothing.
+    staging: Staging | None = None
 
     @property
     def takes_writes(self) -> bool:

@@ -5,11 +5,12 @@ Pure decisions over what is known at one moment. What cannot be told is refused 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from math import inf
 
-from sdrs_core.failover import Liveness, View, apply, decide_failover, refusal_of
+from sdrs_core.failover import Cause, Liveness, Reform, View, apply, decide_failover, refusal_of
 from sdrs_core.ids import DiskId, NodeId
 from sdrs_core.pools import needs_more_domains
 
@@ -148,6 +149,25 @@ def is_removable(node_id: NodeId, view: View, without: Without, *, accept_data_l
             f'{named}. What it held is made anew on others, see "sdrs repair status": wait for that',
         )
     return Answer(True, f"nothing is on node {node_id} that others do not have")
+
+
+def hand_over(view: View, leaving: NodeId) -> list[Reform]:
+    """Who leads the groups of one member that ``leaving`` leads in another node's stead, once it is removed: the node
+    that each is named after, else whoever leads the fewest. Only an operator's word moves them (I4).
+    """
+    led = Counter(group.primary for group in view.groups)
+    reforms = []
+    for group in sorted(view.groups, key=lambda group: group.id):
+        pool = view.pools.get(group.pool)
+        own = NodeId(group.id.removeprefix(f"{group.pool}:"))
+        if pool is None or pool.member_count > 1 or group.members != (leaving,) or own == leaving:
+            continue
+        fit = [node for node in view.nodes if node != leaving and pool.has_node(node) and is_good(view, node)]
+        if fit:
+            target = min(fit, key=lambda node: (node != own, led[node], node))
+            led[target] += 1
+            reforms.append(Reform(group, (target,), target, Cause.DRAINED, f"{leaving} is removed, by an operator"))
+    return reforms
 
 
 def is_dispensable(disk_id: DiskId, without: Without, *, accept_data_loss: bool) -> Answer:

@@ -7,7 +7,7 @@ for that. Without the package ``blake3`` nothing is recognised, and everything i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sdrs_core.checkpoints import Reference
 from sdrs_core.checksums import blob_hash, digest
@@ -21,19 +21,28 @@ from sdrs_core.references import (
     may_be_unchanged,
 )
 
+# The checksum and the BLAKE3 of a blob.
+Identity = tuple[str, str]
+
 
 class Unchanged:
     """Of one shard, over all tries to bring it in: each blob is read for it once.
 
-    ``blocks_of`` gives the blocks of a blob by its ordinal; each is valid until the next is asked for.
+    ``blocks_of`` gives the blocks of a blob by its ordinal; each is valid until the next is asked for. ``known``: what
+    the catalog says of blobs that are taken from it as they are, which then need not be read at all.
     """
 
-    def __init__(self, sizes_bytes: Sequence[int], blocks_of: Callable[[int], Iterable[memoryview]]) -> None:
+    def __init__(
+        self,
+        sizes_bytes: Sequence[int],
+        blocks_of: Callable[[int], Iterable[memoryview]],
+        known: Mapping[int, Identity] | None = None,
+    ) -> None:
         self._sizes_bytes = sizes_bytes
         self._blocks_of = blocks_of
         self._offers: Sequence[Reference] = ()
-        self._checksums: dict[int, str] = {}
-        self._identities: dict[int, tuple[str, str]] = {}
+        self._identities: dict[int, Identity] = dict(known or {})
+        self._checksums = {ordinal: whole for ordinal, (whole, _) in self._identities.items()}
         self.is_able = blake3_hasher() is not None
 
     def refer(self, offers: Sequence[Reference]) -> dict[int, Reference]:
@@ -64,7 +73,7 @@ class Unchanged:
             self._checksums[ordinal] = blob_hash(self._sizes_bytes[ordinal], table)
         return self._checksums[ordinal]
 
-    def _identity(self, ordinal: int) -> tuple[str, str]:
+    def _identity(self, ordinal: int) -> Identity:
         """The checksum and the BLAKE3, in one pass: the bytes may lie in memory that somebody else writes to."""
         if ordinal not in self._identities:
             hasher = blake3_hasher()

@@ -15,6 +15,7 @@ from sdrs_core.cluster import (
     Pool,
     ReadPolicy,
     Retention,
+    Staging,
 )
 from sdrs_core.errors import InvalidArgumentError
 from sdrs_core.ids import BlobId, ClusterId, DiskId, GroupId, JobName, NodeId, PoolName, SaveId
@@ -177,6 +178,7 @@ def node_to(node: Node) -> cluster_pb2.Node:
         cordoned=node.cordoned,
         flapping=node.flapping,
         draining=node.draining,
+        staging=staging_to(node.staging),
     )
 
 
@@ -194,6 +196,29 @@ def node_from(message: cluster_pb2.Node) -> Node:
         cordoned=message.cordoned,
         flapping=message.flapping,
         draining=message.draining,
+        staging=staging_from(message.staging) if message.HasField("staging") else None,
+    )
+
+
+def staging_to(staging: Staging | None) -> cluster_pb2.Staging | None:
+    if staging is None:
+        return None
+    return cluster_pb2.Staging(
+        budget_bytes=staging.budget_bytes,
+        taken_bytes=staging.taken_bytes,
+        kept_bytes=staging.kept_bytes,
+        waiting_count=staging.waiting_count,
+        oldest_waiting_ms=staging.oldest_waiting_ms,
+    )
+
+
+def staging_from(message: cluster_pb2.Staging) -> Staging:
+    return Staging(
+        message.budget_bytes,
+        message.taken_bytes,
+        message.kept_bytes,
+        message.waiting_count,
+        message.oldest_waiting_ms,
     )
 
 

@@ -65,7 +65,7 @@ class NodeMetrics:
 
 
 class StagingMetrics:
-    """``taken_bytes`` and ``waiting_count`` are asked when somebody looks."""
+    """What is not counted up is asked for when somebody looks."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.saves_staged = Counter(
@@ -77,7 +77,16 @@ class StagingMetrics:
         )
         self.taken_bytes = Gauge("sdrs_staging_taken_bytes", "Bytes of segments that are handed out", registry=registry)
         self.budget_bytes = Gauge("sdrs_staging_budget_bytes", "Bytes of segments at most", registry=registry)
+        self.kept_bytes = Gauge(
+            "sdrs_staging_kept_bytes", "Of these, what processes that are gone left to be read", registry=registry
+        )
         self.waiting_count = Gauge("sdrs_staged_saves_waiting", "Sealed shards that are not in yet", registry=registry)
+        self.oldest_waiting_seconds = Gauge(
+            "sdrs_staged_oldest_waiting_seconds", "For how long the oldest of them is sealed", registry=registry
+        )
+        self.reads = Counter(
+            "sdrs_staged_reads", "Ranges of blobs that readers got from staging instead of disks", registry=registry
+        )
 
 
 class GroupMetrics(MetricSource):

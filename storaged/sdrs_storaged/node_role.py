@@ -181,7 +181,7 @@ async def start_node(around: Surroundings) -> None:
     linked = asyncio.Event()
     around.run(receipts.run())
     around.run(reports.run())
-    around.run(client.run(node, store.disks, linked))
+    around.run(client.run(node, store.disks, linked, staging.figures if staging else lambda: None))
     around.facts |= {"id": identity.node_id, "grpc": address, "data": data_address, "unix": endpoints.unix}
     # It serves what it holds before any controller takes it in: a lost catalog is rebuilt from nodes like that (P19).
     await around.announce()

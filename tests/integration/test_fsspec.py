@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -168,6 +169,34 @@ def test_a_block_that_fails_writes_nothing(fs: SdrsFileSystem, mode: str) -> Non
     with pytest.raises(RuntimeError):
         fail()
     assert not fs.exists("halves/1")
+
+
+@pytest.mark.parametrize("options", [{"mode": "wb"}, {"mode": "w"}, {"mode": "wb", "compression": "gzip"}])
+def test_a_block_of_fsspec_itself_that_fails_writes_nothing(fs: SdrsFileSystem, options: dict[str, str]) -> None:
+    url = fs.unstrip_protocol("own-halves/1/file")
+    half: Any = "half" if options["mode"] == "w" else b"half"
+
+    def fail() -> None:
+        with fsspec.open(url, **options) as file:
+            file.write(half)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert not fs.exists("own-halves/1")
+
+
+def test_what_is_written_while_an_exception_is_handled_is_kept(fs: SdrsFileSystem) -> None:
+    early = fs.open("told/1/early", "wb")
+    try:
+        raise RuntimeError
+    except RuntimeError:
+        early.write(b"opened before it")
+        early.close()
+        with fsspec.open(fs.unstrip_protocol("told/1/report"), "w") as report:
+            report.write("it failed")
+    assert fs.cat("told/1/early") == b"opened before it"
+    assert fs.cat("told/1/report") == b"it failed"
 
 
 def test_append_and_exclusive_modes(fs: SdrsFileSystem) -> None:

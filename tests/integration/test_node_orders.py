@@ -54,7 +54,7 @@ class Storage:
 
     async def lookup_fragments(self, request: pb.LookupFragmentsRequest) -> pb.LookupFragmentsResponse:
         self.asked.append(request)
-        return pb.LookupFragmentsResponse(held=[HELD])
+        return pb.LookupFragmentsResponse(held=[HELD], under_way=[pb.FragmentUnderWay(made_bytes=7)])
 
     async def pull_fragment(self, request: pb.PullFragmentRequest) -> pb.PullFragmentResponse:
         self.asked.append(request)
@@ -111,10 +111,11 @@ def test_orders_arrive_whole_and_signed() -> None:
                 FragmentCheck(5, None, ""),
                 FragmentCheck(10, Verdict.CORRUPT, "a flipped bit"),
             ]
+            assert await client.made_bytes(target, (BLOB, 3)) == 7
         finally:
             await channels.close()
             await server.stop(None)
-        lookup, pull, _, verify = storage.asked
+        lookup, pull, _, verify, _ = storage.asked
         assert isinstance(lookup, pb.LookupFragmentsRequest)
         assert [(name.blob_id, name.fragment_index) for name in lookup.fragments] == [(BLOB, 3)]
         _check_pull(pull)

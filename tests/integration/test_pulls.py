@@ -85,13 +85,20 @@ def test_an_order_that_is_given_again_goes_on_with_what_is_under_way_as_fast_as_
         files = told.daemons["n2"].data_dir.glob("disk-*/tmp/*")
         return [path.stat().st_ino for path in files]
 
+    def under_way() -> list[int]:
+        name = pb.FragmentName(blob_id=intent.blob_id, fragment_index=0)
+        found = told.calls("n2").call("lookup_fragments", pb.LookupFragmentsRequest(fragments=[name]))
+        return [one.made_bytes for one in found.under_way]
+
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(pull, told, "n2", ordered(1))
         wait_for(lambda: bool(temporary()), "the slow one to begin", 10)
         begun = temporary()
+        wait_for(lambda: under_way() == [BLOCK_BYTES], "it to be told how far it is", 10)
         fast = pull(told, "n2", ordered(0))
         assert slow.result(timeout=10) == fast
     assert len(begun) == 1
+    assert under_way() == []
     (path,) = told.daemons["n2"].data_dir.glob(f"disk-*/fragments/*/{intent.blob_id}.0")
     assert path.stat().st_ino == begun[0], "it was not begun anew"
 

@@ -274,6 +274,18 @@ def test_a_scrub_survives_its_controller(cluster: LocalCluster) -> None:
         check_full(client, checkpoints, 1, 2, 3)
 
 
+def test_a_scrub_that_is_stopped_is_told_of_and_the_next_one_begins(cluster: LocalCluster) -> None:
+    with cluster.connect() as client:
+        save(client, "stopped", 1)
+        begun = client.start_scrub(deep=True)
+        ended = client.stop_scrub()  # it may have been through already
+        assert (ended.id, ended.is_under_way) == (begun.id, False)
+        assert client.scrub_status().scrub == ended
+        again = client.start_scrub(deep=True)
+        assert again.id != begun.id
+        wait_for(lambda: (found := client.scrub_status().scrub) and not found.is_under_way, "the next one to end", 100)
+
+
 def test_a_job_that_is_not_known_is_told(cluster: LocalCluster) -> None:
     with cluster.connect() as client, pytest.raises(errors.NotFoundError, match="nobody"):
         client.start_scrub(job="nobody")

@@ -87,7 +87,8 @@ def test_parity_that_is_not_that_of_the_data(monkeypatch: Plant) -> None:
         block[0] ^= 1
 
     monkeypatch.setattr(Striping, "_put_parity", put_parity)
-    found_by("P9", is_coded=True)
+    # I7: or the node itself computes it anew, and sets it aside, before anybody here knows what it should have been.
+    found_by("P9", "I7", is_coded=True)
 
 
 def test_repair_that_lets_go_of_what_it_needs(monkeypatch: Plant) -> None:

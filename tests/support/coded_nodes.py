@@ -33,6 +33,7 @@ from sdrs_core.levels import Level
 from sdrs_proto.convert import node_to, read_policy_to, shard_to
 from sdrs_proto.v1.control_pb2 import ListShardsResponse, ReportDamageRequest
 from tests.support.fragments import cut
+from tests.support.nothing_staged import NothingStaged
 from tests.support.stores import table_of
 
 # Small blocks: many stripes are tried in little time.
@@ -165,6 +166,7 @@ class CodedNodes:
         self.holders = HolderBook()
         self.reports = DamageReports(cast(Control, self))
         self.control = self.routes = self
+        self.stage = NothingStaged()
         self._lock = threading.Lock()
 
     @property

@@ -124,6 +124,8 @@ class FakeNodes:
         self.sizes: dict[FragmentName, int] = {}
         # Those that have no room, whatever they report.
         self.full: set[NodeId] = set()
+        # How far the fragments are that are being pulled, if that is told.
+        self.making: dict[FragmentName, int] = {}
         # Where new fragments go, if not to the first disk.
         self.writes_to: dict[NodeId, DiskId] = {}
         self.disk_of: dict[tuple[NodeId, FragmentName], DiskId] = {}
@@ -226,6 +228,9 @@ class FakeNodes:
         if blob is None:
             return held
         return replace(held, code=blob.code, source_size_bytes=blob.size_bytes, source_hash=blob.hash)
+
+    async def made_bytes(self, node: Node, name: FragmentName) -> int:
+        return self.making.get(name, 0)
 
     async def pull_fragment(
         self, node: Node, pull: Pull, sources: Sequence[tuple[Node, Holder]], order: Order

@@ -10,7 +10,8 @@ from sdrs_core.codes import MIRROR, Code
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import BlobId, DiskId, NodeId
 from sdrs_core.redundancy import Form
-from sdrs_core.repair import Copy, Decision, Forget, Patience, Trim, decide_repair
+from sdrs_core.remedies import Copy, Decision, Forget, Trim
+from sdrs_core.repair import Patience, decide_repair
 from sdrs_core.reshaping import Make
 from sdrs_core.stocks import Stock
 

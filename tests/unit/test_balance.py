@@ -12,7 +12,8 @@ from sdrs_core.checkpoints import Blob
 from sdrs_core.codes import MIRROR, Code
 from sdrs_core.ids import BlobId, NodeId
 from sdrs_core.redundancy import Form, Standing, standing
-from sdrs_core.repair import Trim, decide_repair
+from sdrs_core.remedies import Trim
+from sdrs_core.repair import decide_repair
 from sdrs_core.stocks import Stock, fragment_bytes
 from sdrs_core.whereabouts import domains_of
 from tests.support.repair_cases import FOUR_TWO, MIB, PATIENCE, SIX, applied, code_form, hold, stock

@@ -16,8 +16,10 @@ from sdrs.cli import machine_checks
 from sdrs.cli.doctor import check_cluster_clock
 from sdrs.cli.local_layout import Layout, write_layout
 from sdrs.cli.machine_checks import ClockReading, Verdict
+from sdrs.cli.pointer import Pointer, write_pointer
 from sdrs.cli.root import root
 from sdrs.cli.staging_check import judge_staging
+from tests.support.cluster import free_port
 
 MOUNTS = """\
 /dev/vda / ext4 rw 0 0
@@ -61,6 +63,39 @@ def test_a_port_of_another_program_is_a_warning(tmp_path: Path) -> None:
         code, checks = doctor("--dir", str(tmp_path))
     assert (code, checks["port"]["verdict"]) == (0, "warn")
     assert "--port" in checks["port"]["advice"]
+
+
+@pytest.mark.parametrize("by", ["environment", "option"])
+def test_the_port_that_is_looked_at_is_that_of_the_cluster_that_was_named(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def port(url: str) -> dict[str, str]:
+        if by == "environment":
+            monkeypatch.setenv("SDRS_URL", url)
+        return doctor(*(["--url", url] if by == "option" else []), "--timeout", "0.2")[1]["port"]
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number = server.getsockname()[1]
+        taken = port(f"sdrs://127.0.0.1:{number}")
+    assert (taken["verdict"], str(number) in taken["detail"]) == ("ok", True)
+    free = port(f"sdrs://localhost:{number}")
+    assert free["detail"].startswith(f"{number}, which")
+    assert port("sdrs://controller.invalid:7070")["verdict"] == "info"
+
+
+def test_the_folder_is_that_of_the_cluster_that_up_has_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    port, folder = free_port(), tmp_path / "elsewhere"
+    folder.mkdir()
+    write_layout(folder, Layout(port, (1,)))
+    url = f"sdrs://127.0.0.1:{port}"
+    write_pointer(Pointer(url, folder))
+    assert str(folder) in str(doctor("--timeout", "0.2")[1]["disk space"])
+    monkeypatch.setenv("SDRS_URL", url)
+    _, checks = doctor("--timeout", "0.2")
+    assert checks["port"]["detail"] == f"{port} is free"
+    assert str(folder) in str(checks["disk space"])
+    monkeypatch.setenv("SDRS_URL", "sdrs://127.0.0.1:1")
+    assert str(folder) not in str(doctor("--timeout", "0.2")[1]["disk space"])
 
 
 def test_a_cluster_that_was_named_and_is_away_fails() -> None:

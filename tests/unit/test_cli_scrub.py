@@ -45,6 +45,9 @@ class Scrubbing(FakeController):
         begun = status(depth=request.depth, job=request.job, ended_unix_ms=0, checked_checkpoints=0)
         return pb.StartScrubResponse(scrub=begun)
 
+    def stop_scrub(self, request: pb.StopScrubRequest) -> pb.StopScrubResponse:
+        return pb.StopScrubResponse(scrub=self.answers[0])
+
     def get_scrub(self, request: pb.GetScrubRequest) -> pb.GetScrubResponse:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return pb.GetScrubResponse(scrub=answer, shallow_done_unix_ms=BEGAN_UNIX_MS)
@@ -136,3 +139,27 @@ def test_status_tells_of_the_one_under_way_or_of_the_last_with_its_problems(cont
     assert "under way since" in told.stdout
     assert "1 of 4" in told.stdout
     assert "5.0 MiB/s" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "state"),
+    [
+        ({"stopped": True, "checked_checkpoints": 3}, "stopped", "stopped"),
+        ({}, "no scrub is under way", "done"),
+        ({"ended_unix_ms": 0}, "ends as soon as", "under_way"),
+    ],
+    ids=["one under way", "none", "one that takes its time"],
+)
+def test_stopping_tells_what_was_covered(
+    controller: Scrubbing, sdrs: Any, facts: dict[str, Any], words: str, state: str
+) -> None:
+    controller.answers = [status(**facts)]
+    told = sdrs("scrub", "stop")
+    assert words in told.stdout + told.stderr
+    assert f"{facts.get('checked_checkpoints', 4)} of 4" in told.stdout
+    assert json.loads(sdrs("scrub", "stop", "-o", "json").stdout)["state"] == state
+
+
+def test_one_that_was_stopped_while_it_was_waited_for_is_no_success(controller: Scrubbing, sdrs: Any) -> None:
+    controller.answers = [status(stopped=True, checked_checkpoints=1)]
+    assert "stopped" in sdrs("scrub", "start", "--deep", "--wait", expect=3).stdout

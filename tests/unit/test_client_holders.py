@@ -38,8 +38,9 @@ def ordered(
     turn: int = 0,
     seed: int = 1,
     holders: list[Holder] = HOLDERS,
+    near: frozenset[NodeId] = frozenset(),
 ) -> str:
-    choice = Choice(up, suspects, seconds or {}, turn)
+    choice = Choice(up, suspects, seconds or {}, turn, near)
     return names(rank_holders(holders, policy, choice, random.Random(seed)))
 
 
@@ -59,6 +60,13 @@ def test_round_robin_begins_with_each_in_turn_whatever_was_measured() -> None:
         "cab",
         "abc",
     ]
+
+
+def test_round_robin_begins_with_those_of_this_host_as_long_as_they_are_well() -> None:
+    near = frozenset((A, C))
+    assert [ordered(ReadPolicy.ROUND_ROBIN, turn=turn, near=near) for turn in range(3)] == ["acb", "cab", "cab"]
+    assert ordered(ReadPolicy.ROUND_ROBIN, near=near, suspects=frozenset((A,))) == "cba"
+    assert ordered(ReadPolicy.ROUND_ROBIN, near=near, up=frozenset((B,))) == "bac"
 
 
 def test_round_robin_does_not_depend_on_the_order_in_which_a_blob_lists_its_holders() -> None:

@@ -25,6 +25,7 @@ from sdrs_core.ids import BlobId, DiskId, JobName, NodeId, PoolName, SaveId
 from sdrs_core.levels import Level
 from sdrs_proto.convert import node_to, read_policy_to, shard_to
 from sdrs_proto.v1.control_pb2 import ListShardsResponse, ReportDamageRequest
+from tests.support.nothing_staged import NothingStaged
 from tests.support.waiting import wait_for
 
 CONTENT = bytes(range(256)) * (BLOCK_BYTES // 256) + b"the end"
@@ -94,6 +95,7 @@ class FakeProcess:
         self.nodes = nodes
         self.asked: list[tuple[str, float]] = []
         self.control = self.routes = self
+        self.stage = NothingStaged()
         self.holders = HolderBook()
         self.reports = DamageReports(cast(Control, self))
         self.reported: list[ReportDamageRequest] = []

@@ -54,6 +54,9 @@ class Node:
         self.held.discard(blob_id)
         return True
 
+    def made_bytes(self, key: object) -> int | None:
+        return None
+
     async def pull(self, request: pb.PullFragmentRequest) -> StoredFragment:
         """As a node that has it already, or fetches it."""
         self.held.add(BlobId(request.intent.blob_id))

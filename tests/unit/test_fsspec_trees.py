@@ -7,9 +7,7 @@ import pytest
 from sdrs.fsspec.contents import SPOOL_BYTES, Joined, Spool
 from sdrs.fsspec.places import Place, file_place, find_place
 from sdrs.fsspec.trees import Copy, Edit, Node, Put, Remove, Tree, apply, entries_of, follow
-from sdrs.job_url import split_job, split_url
 from sdrs.state import decode_files_index, encode_entries
-from sdrs_core.errors import InvalidArgumentError
 
 
 def spool(data: bytes) -> Spool:
@@ -88,8 +86,6 @@ def test_what_is_written_can_be_read_as_often_as_needed(size_bytes: int) -> None
 
 
 def test_paths_are_taken_apart() -> None:
-    assert split_url("sdrs://h1:1,h2:2/job/1/a") == ("h1:1,h2:2", "job/1/a")
-    assert split_url("sdrs:///job/1/") == ("", "job/1")
     assert find_place("job/1/a/b") == Place("job", 1, ("a", "b"))
     assert find_place("") == Place()
     for wrong in ("job/x", "job/01", "job/1//a", "job/1/../a", "bad name/1", "job/99999999999999999999"):
@@ -98,7 +94,3 @@ def test_paths_are_taken_apart() -> None:
     for wrong in ("job", "job/1", "job/x/a"):
         with pytest.raises(OSError, match="job/step/name"):
             file_place(wrong)
-    assert split_job("sdrs://h:1/job/7") == ("h:1", "job", 7)
-    for wrong in ("job", "sdrs://h:1", "sdrs://h:1/job/x"):
-        with pytest.raises(InvalidArgumentError, match="names no job"):
-            split_job(wrong)

@@ -9,7 +9,7 @@ from sdrs_core.codes import MIRROR
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import BlobId, NodeId
 from sdrs_core.redundancy import Form, Standing
-from sdrs_core.repair import Forget, Trim, Urgency
+from sdrs_core.remedies import Forget, Trim, Urgency
 from sdrs_core.stocks import fragment_bytes
 from tests.support.repair_cases import (
     DISK,

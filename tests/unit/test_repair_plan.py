@@ -13,7 +13,8 @@ from sdrs_core.codes import MIRROR
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import BlobId, DiskId, NodeId
 from sdrs_core.redundancy import Form
-from sdrs_core.repair import Copy, Decision, Patience, Trim, decide_repair
+from sdrs_core.remedies import Copy, Decision, Trim
+from sdrs_core.repair import Patience, decide_repair
 from sdrs_core.stocks import Stock
 
 DISK = DiskId("d" * 32)

@@ -17,7 +17,8 @@ from sdrs_core.codes import MIRROR, Code
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import BlobId, NodeId
 from sdrs_core.redundancy import Form, Standing, standing
-from sdrs_core.repair import Copy, Decision, Forget, Trim, Urgency, decide_repair
+from sdrs_core.remedies import Copy, Decision, Forget, Trim, Urgency
+from sdrs_core.repair import decide_repair
 from sdrs_core.reshaping import Make
 from sdrs_core.stocks import Stock
 from sdrs_core.whereabouts import domains_of, shares

@@ -8,11 +8,13 @@ import pytest
 
 from sdrs_core.errors import InvalidArgumentError, UnavailableError
 from sdrs_core.ids import BlobId, NodeId
+from sdrs_storaged.control import copier
 from sdrs_storaged.control.progress import Meter
 from sdrs_storaged.control.throttle import RepairSettings
 from tests.support.control import Harness, ManualClock
 from tests.support.deep import MIB, blob_at, nodes_of, save_deep, started_deep
 from tests.support.mirrors import go_down, repair
+from tests.unit.test_rules_repair_loop import until
 
 
 async def with_one_lost(steps: int = 1) -> Harness:
@@ -126,6 +128,50 @@ def test_progress_tells_the_rate_and_how_long_the_rest_takes() -> None:
         assert seen[3] == (4 * MIB, 2 * MIB, 2)
         harness.clock.advance(20)
         assert harness.controller.repairer.progress().bytes_per_second == 0
+
+    asyncio.run(run())
+
+
+def test_what_is_under_way_counts_as_far_as_its_node_says_that_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copier, "_LOOK_SECONDS", 0.01)
+
+    async def run() -> None:
+        harness = await with_one_lost(steps=2)
+        await harness.controller.repairer.change_settings(concurrency=1)
+        goes_on = asyncio.Event()
+
+        async def hang(_: NodeId, __: BlobId) -> None:
+            await goes_on.wait()
+
+        harness.nodes.on_pull = hang
+        repairing = asyncio.create_task(harness.controller.repairer.pass_once())
+
+        async def is_begun() -> bool:
+            return bool(harness.nodes.pulls)
+
+        await until(is_begun, "a fragment is being made")
+        assert (rate := harness.controller.repairer.progress()).bytes_per_second == 0
+        assert rate.waiting_bytes == 8 * MIB
+        for made_bytes in (MIB, 3 * MIB):
+            harness.clock.advance(made_bytes / MIB / 2)  # 2 MiB/s in the beginning, then 1.5
+
+            async def is_told(made_bytes: int = made_bytes) -> bool:
+                return harness.controller.repairer.progress().wave_done_bytes == made_bytes
+
+            blob_id = harness.nodes.pulls[0][1]
+            harness.nodes.making = {(blob_id, index): made_bytes for index in range(6)}
+            await until(is_told, "what is made of it is told")
+            progress = harness.controller.repairer.progress()
+            assert progress.bytes_per_second == (2 * MIB if made_bytes == MIB else 3 * MIB // 2)
+            assert progress.waiting_bytes == 8 * MIB - made_bytes
+            assert progress.remaining_seconds == -(-progress.waiting_bytes // progress.bytes_per_second)
+            assert progress.done_bytes == 0
+        harness.nodes.making.clear()  # a node that begins again is not counted twice
+        harness.nodes.on_pull = None
+        goes_on.set()
+        await repairing
+        progress = harness.controller.repairer.progress()
+        assert (progress.done_bytes, progress.wave_done_bytes, progress.waiting_bytes) == (8 * MIB, 8 * MIB, 0)
 
     asyncio.run(run())
 

@@ -404,7 +404,8 @@ def test_progress_tells_what_moves_into_another_form() -> None:
         await harness.controller.repairer.change_settings(concurrency=1)
         await changed(harness, change)
         assert seen[0] == (2, 2 * 24 * MIB)
-        assert seen[-1] == (1, 24 * MIB)
+        assert seen[6] == (1, 24 * MIB)
+        assert seen[-1] == (1, 4 * MIB)  # five of its six fragments are made
         assert harness.controller.repairer.progress().moving_blobs == 0
 
     asyncio.run(run())

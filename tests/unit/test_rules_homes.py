@@ -109,6 +109,11 @@ def test_what_is_lost_with_a_node_is_told_of_all_who_need_it() -> None:
         assert {save.step for save in harness.controller.repairer.unavailable.values()} == {10, 20}
         lost = await harness.controller.nodes.remove(node_id, accept_data_loss=True)
         assert sorted(save.step for save in lost) == [10, 20]
+        # The home is kept while the other could be brought back; by then its loss is accepted, and no trouble any more.
+        assert harness.controller.tally.retired_saves == 1
+        await repair(harness)
+        totals = harness.controller.repairer.totals
+        assert (totals.degraded_blobs, totals.awaited_blobs, totals.unavailable_count) == (0, 0, 0)
 
     asyncio.run(run())
 

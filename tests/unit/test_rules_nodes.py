@@ -13,7 +13,7 @@ from sdrs_core.checkpoints import Holder, SaveState, Shard
 from sdrs_core.cluster import Authority, Pool
 from sdrs_core.codes import Code
 from sdrs_core.errors import NotFoundError, RefusedError, SdrsError, UnavailableError
-from sdrs_core.ids import NodeId, PoolName
+from sdrs_core.ids import GroupId, NodeId, PoolName
 from sdrs_core.levels import Level
 from sdrs_core.pools import PoolChange
 from sdrs_core.redundancy import Standing
@@ -240,7 +240,8 @@ def test_a_dead_node_that_no_other_can_replace_is_not_removed() -> None:
         await harness.wait(3)
         with pytest.raises(RefusedError, match="has no other node to take the place of n0"):
             await remove(harness)
-        assert LEAVING in harness.controller.members.node_ids()
+        # Nothing is left half done.
+        assert not harness.controller.members.node(LEAVING).draining
 
     async def run() -> None:
         harness = await started_deep(2, code=Code(1, 1))
@@ -275,6 +276,30 @@ def test_what_only_a_dead_node_has_is_named_and_given_up_in_so_many_words() -> N
         await harness.pass_time(GRACE_SECONDS + 1)
         await harness.collect(3)
         assert await harness.trash() == []
+        await nobody_unknown_is_on_record(harness)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_home_up", [True, False], ids=["home is up", "home is down"])
+def test_a_dead_node_that_leads_the_group_of_another_is_removed_and_the_group_handed_over(is_home_up: bool) -> None:
+    async def run() -> None:
+        harness = await with_single_pool()
+        home = harness.node_ids[1]
+        group_id = GroupId(f"{SINGLE}:{home}")
+        await harness.kill(home)
+        await harness.controller.moves.failover(group_id, LEAVING, accept_data_loss=True)
+        assert harness.controller.members.group(group_id).members == (LEAVING,)
+        if is_home_up:
+            await harness.revive(home)
+        await harness.kill(LEAVING)
+        await remove(harness, accept_data_loss=True)
+        assert LEAVING not in harness.controller.members.node_ids()
+        group = harness.controller.members.group(group_id)
+        assert (group.primary == home) is is_home_up
+        assert group.members == (group.primary,)
+        await harness.pass_time(GRACE_SECONDS + 1)
+        await harness.collect(3)
         await nobody_unknown_is_on_record(harness)
 
     asyncio.run(run())

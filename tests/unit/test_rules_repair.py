@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from sdrs_core.cluster import Node
+from sdrs_core.cluster import Disk, DiskState, Node
 from sdrs_core.errors import DeadlineExceededError, StaleTermError, UnavailableError
 from sdrs_core.ids import BlobId, NodeId
 from sdrs_core.levels import Level
 from sdrs_storaged.control.copier import HeldFragment
-from tests.support.control import GRACE_SECONDS, JOB
+from tests.support.control import DISK, GRACE_SECONDS, JOB
 from tests.support.mirrors import (
     LONG_SECONDS,
     A,
@@ -140,6 +140,32 @@ def test_one_bad_object_blocks_no_other_and_is_tried_again_later_and_later() -> 
         await repair(harness, times=2)
         assert len(await on_record(harness, bad)) == 2
         assert harness.controller.repairer.totals.failed_blobs == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("change", ["a node came back", "room appeared", "nothing"])
+def test_what_failed_is_tried_at_once_when_something_changed_that_may_help(change: str) -> None:
+    async def run() -> None:
+        harness = await started_with_mirrors(node_ids=(A, B, C, D))
+        save = await mirrored(harness, 10, [A])
+        blob_id = (await blob_of(harness, save)).id
+        await go_down(harness, D, seconds=5)
+        harness.nodes.full.update(harness.node_ids)
+        if change == "room appeared":
+            harness.disks[B] = (Disk(DISK, "/disk", DiskState.OK, 1000, 900, 0),)
+        for _ in range(6):
+            await harness.pass_time(300)
+            await repair(harness)
+        assert await on_record(harness, save) == {A}
+        harness.nodes.full.clear()
+        harness.nodes.pulls.clear()
+        if change == "a node came back":
+            await come_back(harness, D)
+        elif change == "room appeared":
+            harness.disks[B] = (Disk(DISK, "/disk", DiskState.OK, 1000, 100, 0),)
+        await repair(harness)
+        assert ([pulled for _, pulled, _ in harness.nodes.pulls] == [blob_id]) is (change != "nothing")
 
     asyncio.run(run())
 

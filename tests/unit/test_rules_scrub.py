@@ -283,6 +283,52 @@ def test_one_at_a_time_and_the_same_one_is_joined() -> None:
     asyncio.run(run())
 
 
+def test_one_that_is_stopped_ends_says_what_it_covered_and_is_not_due_again_at_once() -> None:
+    class Stopping(LookedAtNodes):
+        """An operator stops the scrub in the midst of the second checkpoint."""
+
+        harness: Harness
+        stops: list[asyncio.Task[Scrub]]
+
+        async def verify_fragment(self, *args: Any, **kwargs: Any) -> AsyncIterator[FragmentCheck]:
+            if len(self.reads) == 8 and not self.stops:
+                self.stops.append(asyncio.create_task(self.harness.controller.scrubber.stop()))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            async for check in super().verify_fragment(*args, **kwargs):
+                yield check
+
+    async def run() -> None:
+        nodes = Stopping()
+        harness = await started_with_code(nodes=nodes)
+        nodes.harness, nodes.stops = harness, []
+        quicken(harness)
+        scrubber = harness.controller.scrubber
+        with pytest.raises(NotFoundError, match="no scrub to stop"):
+            await scrubber.stop()
+        for step in (10, 20, 30):
+            await coded_save(harness, step)
+        await scrubber.pass_once()
+        await harness.pass_time(7 * DAY + 1)
+        assert await scrubber.pass_once() == 0
+        stopped = await nodes.stops[0]
+        assert (stopped.depth, stopped.trigger) == (Depth.DEEP, "schedule")
+        assert (stopped.is_stopped, stopped.is_under_way, stopped.checked_checkpoints) == (True, False, 1)
+        assert await scrubber.stop() == stopped, "stopping twice is stopping"
+        [event, *_] = await events(harness)
+        assert (event.kind, "stopped: 1 of 3 checkpoints" in event.text) == ("scrub_stopped", True)
+        assert (await scrubber.status()).deep_done_unix_ms == 0
+        # It is not begun again by itself before its interval is over, nor after a change of controllers.
+        await harness.start()
+        quicken(harness)
+        assert await harness.controller.scrubber.pass_once() > 0
+        # One that is asked for begins anew.
+        done = await scrub(harness, Depth.DEEP)
+        assert (done.is_stopped, done.checked_checkpoints) == (False, 3)
+
+    asyncio.run(run())
+
+
 def test_another_controller_goes_on_where_this_one_stood() -> None:
     class Dying(LookedAtNodes):
         """The controller is gone as soon as so many fragments were read."""

@@ -28,6 +28,8 @@ from sdrs_proto.v1 import checkpoint_pb2, control_pb2
 from sdrs_proto.v1.staging_pb2 import STAGE_PHASE_FAILED, STAGE_PHASE_IN, StagedBlob, StagedShard, StageEvent
 from sdrs_proto.v1.storage_pb2 import SealShardRequest, WriteIntent
 from sdrs_storaged.staging.carrier import Carrier
+from sdrs_storaged.staging.segment import Segment
+from sdrs_storaged.staging.sending import Sent
 from sdrs_storaged.staging.work import DaemonStopsError, Work
 
 SAVE_ID = "5" * 32
@@ -38,6 +40,8 @@ GONE = UnavailableError("connection refused", peer="node")
 
 class Bytes:
     """A segment of two blobs."""
+
+    blocks, table = Segment.blocks, Segment.table
 
     def read_into(self, target: memoryview, offset: int) -> None:
         target[:] = (CONTENT + CONTENT)[offset : offset + len(target)]
@@ -95,13 +99,13 @@ class Nodes:
 
     async def send(
         self, primary: Node, intent: WriteIntent, segment: Any, blob: StagedBlob, passed: Any, _: Any
-    ) -> str:
+    ) -> Sent:
         self.sent.append((primary.id, intent))
         await asyncio.sleep(0)
         if self.sends and (failure := self.sends.pop(0)):
             raise failure
         passed(blob.size_bytes)
-        return HASH
+        return Sent(HASH, digest(CONTENT))
 
     async def seal(self, primary: Node, request: SealShardRequest) -> SaveState:
         if self.seals and (failure := self.seals.pop(0)):
@@ -152,6 +156,12 @@ def test_a_shard_is_sent_to_its_own_node_first_and_sealed_with_all_its_blobs() -
     assert told.events[-1].sent_bytes == 20
     assert told.events[-1].save_id == SAVE_ID
     assert controller.aborted == []
+
+
+def test_the_checksums_that_were_sent_are_kept_for_those_who_read_the_segment() -> None:
+    work = make_work()
+    carry(Controller(), Nodes(), work)
+    assert work.tables == {0: digest(CONTENT), 1: digest(CONTENT)}
 
 
 def test_a_group_that_moved_is_asked_for_again_and_what_it_has_keeps_its_name() -> None:

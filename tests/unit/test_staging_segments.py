@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from sdrs_core.checksums import BLOCK_BYTES, digest
 from sdrs_core.errors import FullError, InvalidArgumentError, NotFoundError, RefusedError
 from sdrs_core.ids import random_id
 from sdrs_proto.staging import SEGMENT_ALIGN_BYTES as UNIT
 from sdrs_proto.v1.staging_pb2 import StagedBlob, StagedShard
-from sdrs_storaged.staging.segments import Segment, Segments
+from sdrs_storaged.staging.segment import Copy, Segment
+from sdrs_storaged.staging.segments import KEEP_SECONDS, Segments
 
 PLENTY = 1 << 40
 
@@ -172,6 +174,104 @@ def test_of_what_is_registered_the_record_stays_and_the_bytes_go(open_segments: 
     assert again.recover() == [(shard, None)]
     assert not segment.path.exists()
     assert again.taken_bytes == 0
+
+
+class Machine:
+    """Its clock, and the memory that it has to spare."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.spare_bytes = PLENTY
+
+    def clock(self) -> float:
+        self.now += 1
+        return self.now
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def kept(tmp_path: Path, machine: Machine) -> Iterator[tuple[Segments, list[Segment]]]:
+    """Room for four, and three that processes left: stored elsewhere, and still to be read."""
+    segments = Segments(tmp_path / "kept", 4 * UNIT, lambda: machine.spare_bytes, machine.clock)
+    left = [leave(segments, owner) for owner in ("a", "b", "c")]
+    yield segments, left
+    segments.close()
+
+
+def leave(segments: Segments, owner: str) -> Segment:
+    segment = segments.reserve(owner, UNIT)
+    shard = sealed(segment)
+    segments.seal(owner, shard)
+    segments.release(segment, Copy(owner, 0, shard.blobs, {}))
+    segments.end(owner)
+    return segment
+
+
+def there(left: list[Segment]) -> list[bool]:
+    return [segment.path.exists() for segment in left]
+
+
+def test_what_a_process_left_goes_oldest_first_when_room_is_needed(kept: tuple[Segments, list[Segment]]) -> None:
+    segments, left = kept
+    assert segments.kept_bytes == segments.taken_bytes == 3 * UNIT
+    with pytest.raises(FullError):
+        segments.reserve("d", 5 * UNIT)  # which never fits, so nothing goes for it
+    segments.reserve("d", UNIT)
+    assert there(left) == [True, True, True]
+    reader, _, _ = segments.lend("a", 0, 0)
+    segments.reserve("d", 2 * UNIT)
+    assert there(left) == [False, False, True]
+    assert (segments.taken_bytes, segments.kept_bytes) == (4 * UNIT, UNIT)
+    reader.read_into(memoryview(bytearray(10)), 0)  # who reads at this moment is not cut off, and nobody waits for it
+    os.close(reader.fd)
+    with pytest.raises(NotFoundError):
+        segments.lend("a", 0, 0)
+
+
+def test_what_a_process_left_goes_when_the_machine_needs_its_memory_or_nobody_comes_for_it(
+    kept: tuple[Segments, list[Segment]], machine: Machine
+) -> None:
+    segments, left = kept
+    mine = segments.reserve("d", UNIT)
+    segments.tidy()
+    assert there(left) == [True, True, True]
+    machine.now = left[1].left_seconds + KEEP_SECONDS
+    segments.tidy()
+    assert there(left) == [False, False, True]
+    machine.spare_bytes = 0
+    segments.tidy()
+    assert there([*left, mine]) == [False, False, False, True]
+
+
+def test_room_that_the_machine_lacks_is_made_of_what_is_kept(
+    kept: tuple[Segments, list[Segment]], machine: Machine
+) -> None:
+    segments, left = kept
+    machine.spare_bytes = 0
+    with pytest.raises(FullError, match="to spare"):
+        segments.reserve("d", UNIT)
+    assert there(left) == [False, False, False]
+
+
+def test_the_checksums_of_what_was_not_sent_from_here_are_made_when_it_is_read(
+    open_segments: Callable[..., Segments],
+) -> None:
+    segments = open_segments()
+    segment = segments.reserve("a", 2 * UNIT)
+    os.pwrite(segment.fd, b"x" * (BLOCK_BYTES + 5), 100)
+    shard = sealed(segment, offset=100, size_bytes=BLOCK_BYTES + 5)
+    segments.seal("a", shard)
+    segments.release(segment, Copy("save", 3, shard.blobs, {}))
+    lent, blob, table = segments.lend("save", 3, 0)
+    os.close(lent.fd)
+    assert blob.offset == 100
+    assert table == digest(b"x" * BLOCK_BYTES) + digest(b"x" * 5)
+    with pytest.raises(NotFoundError):
+        segments.lend("save", 3, 1)
 
 
 def test_a_folder_that_others_own_or_read_is_refused(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from sdrs.state import torch_arrays
-from sdrs.state.torch_arrays import through_pinned
+from sdrs.state import torch_sources
+from sdrs.state.torch_sources import through_pinned
 
 
 class Stream:
@@ -45,7 +45,7 @@ def fake_torch() -> Any:
 
 @pytest.mark.parametrize("count", [1, 7, 1024, 1025, 5000])
 def test_all_pieces_come_in_order_and_each_is_valid_until_the_next(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_arrays, "PINNED_BYTES", 4096)
+    monkeypatch.setattr(torch_sources, "PINNED_BYTES", 4096)
     tensor = torch.arange(count, dtype=torch.float32)
     came = b""
     for piece in through_pinned(fake_torch(), tensor):

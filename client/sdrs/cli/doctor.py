@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 
 import click
 
+from sdrs.address import listens, parse_url, split_address
 from sdrs.cli import failures, machine_checks
 from sdrs.cli.connection import find_url, open_cluster
 from sdrs.cli.local_cluster import port_is_free
@@ -14,6 +16,7 @@ from sdrs.cli.local_layout import DEFAULT_PORT, default_dir, read_layout
 from sdrs.cli.local_processes import find_etcd, find_processes
 from sdrs.cli.machine_checks import Check, ClockReading, Verdict
 from sdrs.cli.output import Column, Listing, emit_json, make_console, plain_listing, styled
+from sdrs.cli.pointer import read_pointer
 from sdrs.cli.settings import Settings, Verb, dir_option, pass_settings
 from sdrs.cli.staging_check import check_staging
 from sdrs_core.cluster import NodeState
@@ -21,6 +24,7 @@ from sdrs_core.errors import SdrsError, UnavailableError
 
 # Nodes are heard every second or so; the rest of the difference is the clocks'.
 _CLOCK_TOLERANCE_SECONDS = 10.0
+_THIS_MACHINE = ("127.0.0.1", "::1", "localhost", socket.gethostname())
 
 
 @click.command(
@@ -31,7 +35,7 @@ _CLOCK_TOLERANCE_SECONDS = 10.0
     sdrs doctor -o json
     """,
 )
-@dir_option("Where the cluster lives or will live: SDRS_HOME, or ~/.local/share/sdrs.")
+@dir_option("Where the cluster lives or will live: that of `sdrs up`, else SDRS_HOME, or ~/.local/share/sdrs.")
 @click.pass_context
 @pass_settings
 def doctor(settings: Settings, context: click.Context, directory: Path | None) -> None:
@@ -40,8 +44,7 @@ def doctor(settings: Settings, context: click.Context, directory: Path | None) -
     Looks at Python, packages, erasure coding, the controller's port, disk space, fsync speed, the clock, limits, shared
     memory, staging, GPUs, etcd and the cluster. Exits with 1 if anything fails; warnings alone do not count.
     """
-    folder = directory or default_dir()
-    checks = _run_checks(settings, folder)
+    checks = _run_checks(settings, directory)
     if settings.is_json:
         emit_json([{"name": c.name, "verdict": c.verdict, "detail": c.detail, "advice": c.advice} for c in checks])
     elif settings.is_interactive:
@@ -54,13 +57,14 @@ def doctor(settings: Settings, context: click.Context, directory: Path | None) -
         context.exit(failures.FAILED)
 
 
-def _run_checks(settings: Settings, folder: Path) -> list[Check]:
+def _run_checks(settings: Settings, directory: Path | None) -> list[Check]:
     before = ClockReading.take()
+    folder = directory or _folder_of(settings)
     checks = [
         machine_checks.check_python(),
         *machine_checks.check_packages(),
         machine_checks.check_erasure_kernel(),
-        _check_port(folder),
+        _check_port(folder) if directory else _check_named_port(settings) or _check_port(folder),
         machine_checks.check_disk_space(folder),
         machine_checks.check_file_system(folder, Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")),
         machine_checks.check_fsync(folder),
@@ -74,6 +78,35 @@ def _run_checks(settings: Settings, folder: Path) -> list[Check]:
     cluster_checks = _check_cluster(settings)
     # Last, so that the two readings lie as far apart as the other checks took.
     return [*checks, machine_checks.check_clock(before, ClockReading.take()), *cluster_checks]
+
+
+def _folder_of(settings: Settings) -> Path:
+    """Of the cluster that commands talk to, if `sdrs up` has started it here."""
+    pointer = read_pointer()
+    try:
+        is_ours = pointer is not None and pointer.url == find_url(settings)[0]
+    except UnavailableError:
+        is_ours = False
+    return pointer.dir if pointer is not None and is_ours else default_dir()
+
+
+def _check_named_port(settings: Settings) -> Check | None:
+    """That of the cluster that was named, by --url or SDRS_URL; None if none was, or `sdrs up` has started it here."""
+    try:
+        url, origin = find_url(settings)
+        addresses = parse_url(url)
+    except SdrsError:
+        return None  # the check of the cluster tells
+    pointer = read_pointer()
+    if pointer is not None and pointer.url == url:
+        return None
+    here = [address for address in addresses if split_address(address)[0] in _THIS_MACHINE]
+    if not here:
+        return Check("port", Verdict.INFO, f"none is needed here: {origin} names controllers elsewhere")
+    ports = ", ".join(str(split_address(address)[1]) for address in here)
+    if any(map(listens, here)):
+        return Check("port", Verdict.OK, f"{ports} is in use where {origin} says that the controller is")
+    return Check("port", Verdict.OK, f"{ports}, which {origin} names, is free")
 
 
 def _check_port(folder: Path) -> Check:

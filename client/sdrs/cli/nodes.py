@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import click
 
-from sdrs.cli.amounts import format_age, format_bytes
+from sdrs.cli.amounts import format_age, format_bytes, format_milliseconds
 from sdrs.cli.completion import complete_node
 from sdrs.cli.connection import open_cluster
 from sdrs.cli.groups import group_listing
@@ -14,7 +15,7 @@ from sdrs.cli.node_moves import add, drain, ok_to_stop, remove, safe_to_destroy
 from sdrs.cli.output import Column, Listing, emit_facts, emit_json, emit_listing, emit_note
 from sdrs.cli.records import group_record, node_record
 from sdrs.cli.settings import Settings, VerbGroup, pass_settings
-from sdrs_core.cluster import Disk, Node
+from sdrs_core.cluster import Disk, Node, NodeState
 
 
 @click.group(
@@ -65,6 +66,7 @@ def show_node(settings: Settings, node_id: str) -> None:
             "cordoned": "yes: it takes no part in new saves" if found.cordoned else "no",
             "draining": "yes: what it holds moves to other nodes" if found.draining else "no",
             "holds": f"{status.held_count} fragments, {format_bytes(status.held_bytes)}",
+            "staging": staging_words([found]),
             "flapping": "yes: it went away too often of late, and is used last" if found.flapping else "no",
             "address": found.endpoints.grpc,
             "data address": found.endpoints.data,
@@ -146,6 +148,22 @@ def node_listing(nodes: list[Node]) -> Listing:
             )
         )
     return Listing(columns, rows, "no node has joined yet")
+
+
+def staging_words(nodes: Sequence[Node]) -> str:
+    """How much memory saves of these nodes' hosts take, and how many are not stored yet."""
+    up = [node for node in nodes if node.state is NodeState.UP]
+    told = [node.staging for node in up if node.staging is not None]
+    if not told:
+        return "off" if up else "not known"
+    taken, budget = sum(one.taken_bytes for one in told), sum(one.budget_bytes for one in told)
+    kept, count = sum(one.kept_bytes for one in told), sum(one.waiting_count for one in told)
+    words = f"{format_bytes(taken)} of {format_bytes(budget)}"
+    words += f" ({format_bytes(kept)} left by ended processes, kept to be read)" if kept else ""
+    if not count:
+        return f"{words}, no save under way"
+    oldest = format_milliseconds(max(one.oldest_waiting_ms for one in told))
+    return f"{words}, {count} {'save' if count == 1 else 'saves'} under way, the oldest for {oldest}"
 
 
 def _notes(node: Node) -> tuple[tuple[str, bool], ...]:

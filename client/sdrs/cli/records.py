@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from sdrs.cli.amounts import format_time
@@ -33,6 +34,7 @@ def node_record(node: Node) -> Record:
         "flapping": node.flapping,
         "draining": node.draining,
         "disks": [disk_record(disk) for disk in node.disks],
+        "staging": asdict(node.staging) if node.staging is not None else None,
     }
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.5
 
 
-@click.group(cls=VerbGroup, examples="sdrs scrub start --deep --wait\nsdrs scrub status")
+@click.group(cls=VerbGroup, examples="sdrs scrub start --deep --wait\nsdrs scrub status\nsdrs scrub stop")
 def scrub() -> None:
     """Look at all that is stored: what is bad or missing is replaced from what is good.
 
@@ -49,7 +49,7 @@ def start(settings: Settings, context: click.Context, deep: bool, job: str | Non
     """Start a scrub, or join one that is the same.
 
     While another one is under way it is refused (exit 4). With --wait it exits with 1 if a checkpoint is damaged, 3 if
-    something was bad or missing and is replaced, or could not be looked at.
+    something was bad or missing and is replaced, or could not be looked at, or it was stopped.
     """
     with open_cluster(settings) as cluster:
         found = cluster.start_scrub(deep=deep, job=job)
@@ -63,6 +63,25 @@ def start(settings: Settings, context: click.Context, deep: bool, job: str | Non
         _tell(settings, found)
     if wait:
         context.exit(_exit_code(found))
+
+
+@scrub.command("stop", examples="sdrs scrub stop")
+@pass_settings
+def stop(settings: Settings) -> None:
+    """End the scrub that is under way, and tell what it has looked at.
+
+    What it found stands. The next one begins anew; by itself it does so an interval later, as after one that is done.
+    """
+    with open_cluster(settings) as cluster:
+        found = cluster.stop_scrub()
+    if settings.is_json:
+        emit_json(scrub_record(found))
+        return
+    if found.is_under_way:
+        emit_note(settings, f"the {_title(found)} ends as soon as the nodes that are asked have answered")
+    elif not found.is_stopped:
+        emit_note(settings, f"no scrub is under way: the last one, a {_title(found)}, is done")
+    _tell(settings, found)
 
 
 @scrub.command("status", examples="sdrs scrub status\nsdrs scrub status -o json | jq .scrub.bad_fragments")
@@ -102,8 +121,8 @@ def _wait(settings: Settings, cluster: Cluster, begun: Scrub) -> Scrub:
 def _exit_code(found: Scrub) -> int:
     if found.damaged_checkpoints:
         return failures.FAILED
-    is_clean = not (found.bad_fragments or found.missing_fragments or found.undecided_fragments)
-    return 0 if is_clean else failures.DEGRADED
+    has_findings = found.bad_fragments or found.missing_fragments or found.undecided_fragments
+    return failures.DEGRADED if has_findings or found.is_stopped else 0
 
 
 def _title(found: Scrub) -> str:
@@ -125,7 +144,8 @@ def _tell(settings: Settings, found: Scrub) -> None:
         state = f"under way since {format_duration((now_unix_ms - found.started_unix_ms) / 1000)}"
     else:
         took = format_duration((found.ended_unix_ms - found.started_unix_ms) / 1000)
-        state = f"done {format_age(found.ended_unix_ms, now_unix_ms)}, in {took}"
+        ended = "stopped" if found.is_stopped else "done"
+        state = f"{ended} {format_age(found.ended_unix_ms, now_unix_ms)}, in {took}"
     emit_facts(
         settings,
         {
@@ -152,7 +172,7 @@ def scrub_record(found: Scrub) -> Record:
         "depth": str(found.depth),
         "job": found.job,
         "trigger": found.trigger,
-        "state": "under_way" if found.is_under_way else "done",
+        "state": "under_way" if found.is_under_way else "stopped" if found.is_stopped else "done",
         "started": format_time(found.started_unix_ms),
         "ended": format_time(found.ended_unix_ms),
         "checked_checkpoints": found.checked_checkpoints,

@@ -13,7 +13,7 @@ from sdrs.cli.connection import find_url, open_cluster
 from sdrs.cli.events import event_listing
 from sdrs.cli.groups import group_listing
 from sdrs.cli.health import Health, JobHealth, State, collect, health_record, is_degraded, state_of, warnings
-from sdrs.cli.nodes import node_listing
+from sdrs.cli.nodes import node_listing, staging_words
 from sdrs.cli.output import (
     Column,
     Listing,
@@ -113,6 +113,7 @@ def _facts(health: Health) -> dict[str, str]:
         "controller": f"{health.url} (pid {health.info.controller_pid}, term {health.info.term})",
         "stored": f"{format_bytes(stored_bytes)} in {count} checkpoints",
         "saves": f"{health.info.pending_save_count} pending, {health.info.trash_count} in the trash",
+        "staging": staging_words(health.nodes),
         "groups": _group_words(health),
         "automatic failover": f"paused: {health.info.paused_because}" if health.info.paused_because else "on",
         "repair": _repair_words(health.info),

@@ -15,6 +15,7 @@ committed when the file is closed. What happens in ``with fs.transaction:`` beco
 ``generations``    what a step holds, and its verified bytes
 ``trees``          a step's names, and what edits make of them
 ``writing``        a new generation, though others write as well
+``carrying``       how it keeps the blobs of the one before
 ``batches``        edits that belong together; transactions
 ``contents``       where a file's bytes come from
 ``failures``       our errors as Python's

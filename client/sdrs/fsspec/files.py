@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from fsspec.core import OpenFile
 from fsspec.spec import AbstractBufferedFile
 
 from sdrs.fsspec.contents import Spool
@@ -51,6 +53,13 @@ class WriteFile(AbstractBufferedFile):
             self.fs.edit(self._place, edit, now=self.autocommit)
         return True
 
+    def close(self) -> None:
+        # ``fsspec.open`` closes its files at the end of a block that failed as of any other, without a word.
+        if not self.closed and _is_in_failed_block(self):
+            self.discard()
+        else:
+            super().close()
+
     def discard(self) -> None:
         """Nothing is written."""
         self.closed = True
@@ -69,3 +78,15 @@ class WriteFile(AbstractBufferedFile):
         # Whoever forgot to close it did not say that it is complete; and nothing is sent from a garbage collector.
         if not self.closed:
             self.discard()
+
+
+def _is_in_failed_block(file: WriteFile) -> bool:
+    """Whether ``file`` is closed by a ``with fsspec.open(...)`` that an exception ends. Only the frame of its
+    ``__exit__`` knows: an exception that is being handled may as well be one of which the file is to tell.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code is OpenFile.__exit__.__code__ and file in frame.f_locals["self"].fobjects:
+            return frame.f_locals["args"][0] is not None
+    return False

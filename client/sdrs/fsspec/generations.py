@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sdrs.cluster import Cluster
 from sdrs.fsspec.failures import os_errors
@@ -19,6 +19,8 @@ from sdrs.restore.targets import BufferedTarget, ByteCount
 from sdrs.state import decode_files_index
 from sdrs_core.checkpoints import Blob, ContentKind, Save, SaveState
 from sdrs_core.checksums import BLOCK_BYTES
+from sdrs_core.ids import SaveId
+from sdrs_core.unchanged import Identity
 from sdrs_proto.v1.control_pb2 import ListShardsRequest, ListShardsResponse
 
 # I10: names of a few generations, not of all that were ever looked at.
@@ -29,13 +31,30 @@ PIECE_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoredBytes:
-    """Bytes of one blob of a generation."""
+    """Bytes of one blob of a generation, whose files begin at ``data_start``."""
 
     shards: Shards
     rank: int
     blob: int
     start: int
     size_bytes: int
+    data_start: int = 0
+
+    @property
+    def whole(self) -> StoredBytes:
+        """All of its blob."""
+        return replace(self, start=0, size_bytes=self.shards.blobs(self.rank)[self.blob].size_bytes)
+
+    @property
+    def identity(self) -> Identity:
+        """The blob's; without a BLAKE3 where none was recorded."""
+        blob = self.shards.blobs(self.rank)[self.blob]
+        return blob.hash, blob.blake3
+
+    @property
+    def home(self) -> SaveId:
+        """The save that stores the blob."""
+        return self.shards.home(self.rank, self.blob)
 
     def read(self, start: int, end: int) -> bytearray:
         end = min(end, self.size_bytes)
@@ -59,6 +78,10 @@ class Shards:
 
     def blobs(self, rank: int) -> tuple[Blob, ...]:
         return self._reader(rank).shard.blobs
+
+    def home(self, rank: int, ordinal: int) -> SaveId:
+        references = self._reader(rank).shard.references
+        return next((ref.home.save_id for ref in references if ref.ordinal == ordinal), self.save.save_id)
 
     def read(self, rank: int, ordinal: int, start: int, end: int) -> bytearray:
         """These bytes of a blob, verified."""
@@ -150,8 +173,10 @@ def _tree_of(shards: Shards, rank: int) -> Tree:
     for entry in index.entries:
         content = None
         if entry.kind == "file":
-            start = index.data_starts[entry.blob] + entry.offset
-            content = StoredBytes(shards, rank, entry.blob, start, entry.size_bytes)
+            data_start = index.data_starts[entry.blob]
+            content = StoredBytes(
+                shards, rank, entry.blob, data_start + entry.offset, entry.size_bytes, data_start=data_start
+            )
         tree[entry.parts] = Node(entry.kind, entry.mode, entry.mtime_ns, content, entry.target)
     return tree
 

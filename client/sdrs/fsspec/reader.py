@@ -11,13 +11,12 @@ from typing import Any
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
-from sdrs.address import cluster_url
+from sdrs.address import SCHEME, cluster_url, split_url
 from sdrs.cluster import Cluster, connect
 from sdrs.fsspec.failures import os_errors
 from sdrs.fsspec.generations import Generation, Generations, StoredBytes
 from sdrs.fsspec.places import Place, find_place
 from sdrs.fsspec.trees import Node, children, follow
-from sdrs.job_url import SCHEME, split_url
 from sdrs_core.checkpoints import Save
 from sdrs_core.levels import Level, parse_level
 

@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from sdrs.cluster import Cluster
+from sdrs.fsspec.carrying import new_generation
 from sdrs.fsspec.failures import os_errors
 from sdrs.fsspec.generations import Generations
 from sdrs.fsspec.places import Place
-from sdrs.fsspec.trees import Edit, Tree, apply, entries_of
+from sdrs.fsspec.trees import Edit, Tree, apply
 from sdrs.save.order import SaveOrder
-from sdrs.state import EncodedState, encode_entries
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import ContentKind, Save, SaveState
 from sdrs_core.cluster import DEFAULT_POOL
@@ -87,7 +87,8 @@ class StepWriter:
             newest = self._settle(begun.attempt)
             tree = apply(self._files(newest), edits, lambda parts: self._place.below(*parts).path)
             if tree:
-                self._cluster.process().saves.save(object(), order, new_generation(tree)).wait()
+                new = new_generation(tree)
+                self._cluster.process().saves.commit(order, new.content, new.known)
                 return
         except BaseException:
             self._abort(begun, "its writer gave up")
@@ -202,13 +203,3 @@ class StepWriter:
         )
         with suppress(SdrsError):  # then it expires, or was superseded already
             self._control.call("abort_save", request, patience_seconds=0.0)
-
-
-def new_generation(tree: Tree) -> EncodedState:
-    """The blobs of a generation with these files.
-
-    The one place that says how a file that is in the newest generation gets into the next: its bytes are read from the
-    cluster, a few MiB at a time, while they are sent.
-    """
-    contents = {parts: node.content for parts, node in tree.items() if node.content is not None}
-    return encode_entries(entries_of(tree), lambda entry: contents[entry.parts])

@@ -41,6 +41,8 @@ class Choice:
     expected_seconds: Mapping[NodeId, float]
     # Another one for each range that is read, so that consecutive ranges begin with different holders.
     turn: int
+    # On this host: no byte of theirs takes the network.
+    near: AbstractSet[NodeId] = frozenset()
 
 
 def rank_holders(
@@ -64,7 +66,7 @@ def _order_alike(holders: Sequence[Holder], policy: ReadPolicy, choice: Choice, 
     first = choice.turn % len(named)
     rotated = [*named[first:], *named[:first]]
     if policy is ReadPolicy.ROUND_ROBIN:
-        return rotated
+        return sorted(rotated, key=lambda holder: holder.node_id not in choice.near)
     seconds = choice.expected_seconds
     if policy is ReadPolicy.LEAST_RESPONSE_TIME:
         # One that was not measured goes first: that is how it gets measured.
@@ -105,7 +107,13 @@ class HolderBook:
         self.pace = Pace()
 
     def rank(
-        self, holders: Sequence[Holder], policy: ReadPolicy, *, up: AbstractSet[NodeId], size_bytes: int
+        self,
+        holders: Sequence[Holder],
+        policy: ReadPolicy,
+        *,
+        up: AbstractSet[NodeId],
+        size_bytes: int,
+        near: AbstractSet[NodeId] = frozenset(),
     ) -> list[tuple[int, Holder]]:
         """``holders`` in the order in which a read of ``size_bytes`` should ask them, with their tiers."""
         with self._lock:
@@ -116,7 +124,7 @@ class HolderBook:
                 if measured and now - measured.at < MEASURED_SECONDS:
                     per_byte_seconds = measured.per_mib_seconds / _MIB
                     expected[holder.node_id] = measured.first_byte_seconds + per_byte_seconds * size_bytes
-            choice = Choice(up, self._suspects(now), expected, next(self._turns))
+            choice = Choice(up, self._suspects(now), expected, next(self._turns), near)
             return rank_holders(holders, policy, choice, self._chance)
 
     def suspects(self) -> frozenset[NodeId]:

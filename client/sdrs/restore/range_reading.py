@@ -1,9 +1,9 @@
 """One range of a blob through its tries: each goes on where the last one ended.
 
-``stripe_reader`` makes one try. Here is what comes around that: the mirror in another pool that is asked when the own
-one cannot serve, tries that are repeated, the backup from which the checkpoint is brought back when nobody can serve,
-and what the user is told in the end. The record of who holds what is a moment old and may be wrong: it is asked for
-again before a blob is given up.
+``stripe_reader`` makes one try. Here is what comes around that: memory of this host that may have it (``staged``),
+which is read before any disk; the mirror in another pool that is asked when the own one cannot serve, tries that are
+repeated, the backup from which the checkpoint is brought back when nobody can serve, and what the user is told in the
+end. The record of who holds what is a moment old and may be wrong: it is asked for again before a blob is given up.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class RangeReading:
         self._failures: dict[Key, SdrsError] = {}
 
     def read(self) -> None:
-        if self._read():
+        self._sources.staged.read(
+            self._part.blob, self._position, self._part.end, self._window, self._accept, self._stop
+        )
+        if self._position == self._part.end or self._read():
             return
         error = self._unreadable()
         not_recalled = self._sources.recall(self._count.tell)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sdrs.memory import uncollected
 from sdrs.restore.shard_reader import ShardReader
 from sdrs.restore.targets import BufferedTarget, MemoryTarget
 from sdrs.state import FileRestorer, decode_files_index, decode_index, rebuild
@@ -38,7 +39,8 @@ def read_state(readers: Sequence[ShardReader]) -> Reading:
     target = MemoryTarget(blobs)
     reader.read(blobs, target)
     buffers = [target.buffer(blob) for blob in blobs]
-    state = rebuild(decode_index(buffers[0]), buffers)
+    with uncollected():
+        state = rebuild(decode_index(buffers[0]), buffers)
     return Reading(finish=lambda: state)
 
 

@@ -10,6 +10,7 @@ from sdrs_core.codes import MIRROR, Code, parse_code
 from sdrs_core.errors import InvalidArgumentError, UnsupportedError
 from sdrs_core.ids import NodeId
 from sdrs_proto.convert import node_from, read_policy_from, shard_from
+from sdrs_proto.dial import is_local
 from sdrs_proto.v1.control_pb2 import ListShardsResponse
 
 
@@ -18,6 +19,8 @@ class Record:
     policy: ReadPolicy
     nodes: dict[NodeId, Node]
     up: frozenset[NodeId]
+    # On this host.
+    near: frozenset[NodeId]
     shard: Shard
 
     def forms(self, wanted: Blob) -> list[Blob]:
@@ -41,6 +44,7 @@ def record_from(message: ListShardsResponse) -> Record:
         policy=read_policy_from(message.read_policy),
         nodes=nodes,
         up=frozenset(node.id for node in nodes.values() if node.state is NodeState.UP),
+        near=frozenset(node.id for node in nodes.values() if is_local(node)),
         shard=shard_from(message.shards[0]),
     )
 

@@ -18,7 +18,8 @@ from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.errors import InvalidArgumentError
 from sdrs_proto.v1.control_pb2 import ListShardsRequest, ListShardsResponse
 
-READER_COUNT = 4
+# A disk that serves several requests at once needs more of them under way than there are cores to hash.
+READER_COUNT = 6
 
 
 def whole_blocks(blob: Blob, start: int, end: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from sdrs.process import Process
 from sdrs.restore.record import Record, code_of, record_from
+from sdrs.restore.staged import StagedCopies
 from sdrs.transfer import FragmentRange, OpenRange
 from sdrs.views import Report
 from sdrs_core.checkpoints import Blob, Holder, Save
@@ -51,6 +52,7 @@ class Sources:
         # Replaced as a whole: several threads read by it.
         self.record: Record = record_from(record)
         self.rank = self.record.shard.rank
+        self.staged = StagedCopies(process.stage, save, self.rank)
         self._lock = threading.Lock()
         self._damaged: dict[Key, CorruptDataError] = {}
         # Those of which nothing can be read, and single blocks of others: (fragment, its block).
@@ -77,7 +79,7 @@ class Sources:
     def ranked(self, blob: Blob, stripe_number: int, size_bytes: int) -> list[tuple[int, Holder]]:
         record = self.record
         usable = self.usable(blob, stripe_number)
-        ranked = self.book.rank(usable, record.policy, up=record.up, size_bytes=size_bytes)
+        ranked = self.book.rank(usable, record.policy, up=record.up, size_bytes=size_bytes, near=record.near)
         tainted = [(TAINTED_TIER, holder) for _, holder in ranked if key_of(blob, holder) in self._damaged]
         return [entry for entry in ranked if key_of(blob, entry[1]) not in self._damaged] + tainted
 

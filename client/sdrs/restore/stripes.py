@@ -12,9 +12,9 @@ from sdrs_core.checkpoints import Blob
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.codes import Code
 
-# Each range costs a call and a connection for each of its fragments, so they are not small; and not more than a few
-# dozen for one blob.
-RANGE_BYTES = 64 << 20
+# Each range costs a call and a connection for each of its fragments, so they are not small, and not more than a few
+# dozen for one blob; nor so large that at the end most readers wait for the last.
+RANGE_BYTES = 32 << 20
 MAX_RANGES_PER_BLOB = 64
 
 # The lower the better; the first number is the tier.

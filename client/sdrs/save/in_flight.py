@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import wait as wait_for
 
 from sdrs.rpc.control import Control
@@ -31,6 +31,7 @@ from sdrs_core.checkpoints import Save
 from sdrs_core.errors import DeadlineExceededError, InvalidArgumentError, RefusedError, SdrsError
 from sdrs_core.ids import SaveId
 from sdrs_core.levels import Level
+from sdrs_core.unchanged import Identity
 from sdrs_proto.convert import level_from, save_from
 from sdrs_proto.v1.control_pb2 import GetPoolRequest, WaitSaveRequest
 
@@ -110,6 +111,16 @@ class InFlight:
         """Bring a shard in from where it lies: durable and registered. Its commit is somebody else's to wait for."""
         saving = Saving(order.job, order.step, payload.total_bytes, lambda: self._promised_level(order.pool), report)
         return self._upload(order, payload, saving)
+
+    def commit(self, order: SaveOrder, payload: Payload, known: Mapping[int, Identity]) -> Save:
+        """Bring a whole checkpoint in from where it lies, and wait for its commit. For a caller who waits in any case:
+        nothing is copied, and who gets the failure raised needs no word of it in the log.
+
+        ``known``: of blobs that are stored already, what the catalog says.
+        """
+        saving = Saving(order.job, order.step, payload.total_bytes, lambda: self._promised_level(order.pool))
+        self._commits.follow(self._upload(order, payload, saving, known), saving)
+        return saving.wait()
 
     def skipped_count(self, owner: object) -> int:
         return self._skipped[owner]
@@ -211,8 +222,12 @@ class InFlight:
         self._leave(owner)
         self._commits.follow(save_id, saving)
 
-    def _upload(self, order: SaveOrder, payload: Payload, saving: Saving) -> SaveId:
-        return Upload(self._control, self._routes, self._maps, order, payload, saving, self._renew_seconds).run()
+    def _upload(
+        self, order: SaveOrder, payload: Payload, saving: Saving, known: Mapping[int, Identity] | None = None
+    ) -> SaveId:
+        return Upload(
+            self._control, self._routes, self._maps, order, payload, saving, self._renew_seconds, known=known
+        ).run()
 
     # What becomes of them
 

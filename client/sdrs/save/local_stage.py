@@ -213,7 +213,7 @@ class LocalStage:
         if self._clock() < self._pause_until:
             return None
         why = "no node of the cluster runs here"
-        for node in self._local_nodes(rank, look=look):
+        for node in self.nodes(rank, look=look):
             try:
                 session = StageSession(node.endpoints.unix)
             except SilentDaemonError as error:
@@ -234,7 +234,10 @@ class LocalStage:
             self._tell_once("none", f"no daemon on this host stages saves of this process ({why})")
         return None
 
-    def _local_nodes(self, rank: int, *, look: bool) -> list[Node]:
+    def nodes(self, rank: int, *, look: bool = True) -> list[Node]:
+        """Those of this host, first the one that stages this rank; none if this process takes nothing of theirs."""
+        if self._limit_bytes == 0:
+            return []
         now = self._clock()
         if look and (self._looked is None or now - self._looked >= LOOK_SECONDS):
             self._looked = now

@@ -76,7 +76,7 @@ class StageSession:
     def __init__(self, path: str) -> None:
         """Connect; raises why the daemon there does not stage for this process."""
         self.path = path
-        self._connection = _connect(path)
+        self._connection = connect(path)
         self._numbers = itertools.count(1)
         self._sending = threading.Lock()
         self._changed = threading.Condition()
@@ -204,10 +204,11 @@ class StageSession:
             os.close(self._connection.detach())
 
 
-def _connect(path: str) -> socket.socket:
+def connect(path: str, within_seconds: float = CONNECT_SECONDS) -> socket.socket:
+    """A connection over which the daemon takes requests; raises why it serves none of this process."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        tune(connection, CONNECT_SECONDS)
+        tune(connection, within_seconds)
         connection.connect(path)
         connection.sendall(hello())
         receive_answer(connection, StageEvent)

@@ -11,7 +11,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from sdrs.rpc.control import Control
@@ -41,7 +41,7 @@ from sdrs_core.errors import (
 )
 from sdrs_core.ids import BlobId, NodeId, SaveId, random_id
 from sdrs_core.trouble import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Trouble
-from sdrs_core.unchanged import Unchanged
+from sdrs_core.unchanged import Identity, Unchanged
 from sdrs_proto.convert import attempt_to, group_from, kind_to, level_to, reference_from
 from sdrs_proto.v1.control_pb2 import AbortSaveRequest, BeginSaveRequest, BeginSaveResponse, WaitSaveRequest
 
@@ -66,7 +66,9 @@ class Upload:
         renew_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        known: Mapping[int, Identity] | None = None,
     ) -> None:
+        """``known``: of blobs of ``payload`` that are stored already, what the catalog says."""
         self._control = control
         self._routes = routes
         self._maps = maps
@@ -83,7 +85,7 @@ class Upload:
         self._durable: set[BlobId] = set()
         self._begun: BeginSaveResponse | None = None
         self._unchanged = Unchanged(
-            [blob.size_bytes for blob in payload.blobs], lambda ordinal: blocks(payload.blobs[ordinal])
+            [blob.size_bytes for blob in payload.blobs], lambda ordinal: blocks(payload.blobs[ordinal]), known
         )
         self._may_refer = self._unchanged.is_able
         self._references: dict[int, Reference] = {}

@@ -20,7 +20,7 @@ from sdrs.state.blobs import EncodedBlob, EncodedState
 from sdrs.state.container import header_end, parse_header
 from sdrs.state.decode import StateIndex, decode_index, rebuild
 from sdrs.state.encode import encode, encode_flat
-from sdrs.state.files import encode_entries, encode_files
+from sdrs.state.files import KeptBlob, encode_entries, encode_files
 from sdrs.state.files_index import FileEntry, FilesIndex, decode_files_index
 from sdrs.state.files_restore import FileRestorer
 from sdrs.state.into import Overlay, Slot, overlay
@@ -31,6 +31,7 @@ __all__ = [
     "FileEntry",
     "FileRestorer",
     "FilesIndex",
+    "KeptBlob",
     "Overlay",
     "Slot",
     "StateIndex",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from sdrs.state.blobs import CHUNK_BYTES, Source, StoredTensor, alignment
-from sdrs.state.container import Json, is_count
+from sdrs.state.blobs import CHUNK_BYTES, BytesSource, Source, alignment
+from sdrs.state.container import Json, is_count, to_json, to_json_text
 from sdrs_core.errors import CorruptDataError
 
 MAX_DIMENSIONS = 64  # numpy's limit, kept for torch too so that a hostile shape costs nothing
@@ -41,54 +41,106 @@ class ArrayType:
         return record
 
 
-@dataclass(frozen=True, slots=True)
-class LiveArray:
+class ArrayKind(NamedTuple):
+    """What all arrays of one type have in common, worked out once: a state may have 100,000 arrays of a few types.
+
+    ``stored``: the dtype and shape that the header of a blob has for them.
+    """
+
+    type: ArrayType
+    size_bytes: int
+    align_bytes: int
+    stored: tuple[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, array_type: ArrayType, item_bytes: int, native_dtype: str | None) -> ArrayKind:
+        """``native_dtype``: safetensors' name of the dtype, if it has one that old readers know."""
+        shape = array_type.shape
+        stored = ("U8", (*shape, item_bytes)) if native_dtype is None else (native_dtype, shape)
+        return cls(array_type, item_bytes * math.prod(shape), alignment(item_bytes), stored)
+
+
+class LiveArray(NamedTuple):
     """An array of the user's state, and how it is written.
 
     Arrays of equal ``identity`` are one array under several names (tied weights): written once, restored as one object.
     """
 
-    type: ArrayType
-    item_bytes: int
-    native_dtype: str | None  # safetensors' name of the dtype, if it has one that old readers know
+    kind: ArrayKind
     identity: Hashable
     source: Source
 
-    def stored(self, name: str) -> StoredTensor:
-        align_bytes = alignment(self.item_bytes)
-        if self.native_dtype is not None:
-            return StoredTensor(name, self.native_dtype, self.type.shape, align_bytes, self.source)
-        return StoredTensor(name, "U8", (*self.type.shape, self.item_bytes), align_bytes, self.source)
+    @classmethod
+    def of_bytes(cls, data: bytes) -> LiveArray:
+        kind = ArrayKind.of(ArrayType("bytes", "bytes", (len(data),)), 1, "U8")
+        return cls(kind, ("bytes", id(data)), BytesSource(data))
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayRecord:
+class ArrayRecord(NamedTuple):
     """One line of the index: an array's type, and which tensor of which blob has its bytes."""
 
     blob: int
     tensor: str
     type: ArrayType
 
-    def to_json(self) -> dict[str, Json]:
-        return {"blob": self.blob, "tensor": self.tensor, **self.type.to_json()}
 
-    @classmethod
-    def from_json(cls, record: Json, blob_count: int) -> ArrayRecord:
+def records_to_json(blobs: Sequence[int], names: Sequence[str], kinds: Sequence[ArrayKind]) -> bytes:
+    """The lines of the index. Written by hand, because most of each is the same for all arrays of one kind."""
+    # By identity: arrays that are alike share their kind, and to compare kinds costs more than to write one twice.
+    once = {id(kind): kind for kind in kinds}
+    ends = {key: to_json(kind.type.to_json())[1:].decode() for key, kind in once.items()}
+    lines = [
+        f'{{"blob":{blob},"tensor":{name},{ends[id(kind)]}'
+        for blob, name, kind in zip(blobs, map(to_json_text, names), kinds, strict=True)
+    ]
+    return f"[{','.join(lines)}]".encode()
+
+
+def records_from_json(records: Sequence[Json], blob_count: int) -> tuple[ArrayRecord, ...]:
+    """The lines of an index that nobody vouches for. Arrays that are alike share one ArrayType."""
+    types: dict[Hashable, ArrayType] = {}
+    result = []
+    for record in records:
         if not isinstance(record, dict):
             raise CorruptDataError("an array in the index is not an object: restore another step")
-        blob, tensor, shape = record.get("blob"), record.get("tensor"), record.get("shape")
-        requires_grad, parameter = record.get("requires_grad", False), record.get("parameter", False)
-        kind, device = record.get("as"), record.get("device", "")
-        if not (isinstance(kind, str) and kind in KINDS and isinstance(device, str) and isinstance(tensor, str)):
+        blob, tensor, key = record.get("blob"), record.get("tensor"), _type_key(record)
+        if not isinstance(tensor, str):
             raise CorruptDataError(f"array {str(tensor)[:80]!r} in the index is malformed: restore another step")
-        if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS or not all(is_count(size) for size in shape):
-            raise CorruptDataError(f"array {tensor[:80]!r} in the index has no valid shape: restore another step")
+        array_type = types.get(key)
+        if array_type is None:
+            array_type = _type_from_json(record, tensor)
+            if key is not None:
+                types[key] = array_type
         if not is_count(blob) or blob >= blob_count:
             raise CorruptDataError(f"array {tensor[:80]!r} in the index has no valid place: restore another step")
-        if type(requires_grad) is not bool or type(parameter) is not bool:
-            raise CorruptDataError(f"array {tensor[:80]!r} in the index has malformed flags: restore another step")
-        dtype = record.get("dtype")
-        return cls(blob, tensor, ArrayType(kind, dtype, tuple(shape), requires_grad, parameter, device))
+        result.append(ArrayRecord(blob, tensor, array_type))
+    return tuple(result)
+
+
+def _type_key(record: dict[str, Json]) -> Hashable:
+    """Equal for types that are; None for one that cannot be looked up. What is malformed and equal all the same, as 1.0
+    is to 1, is read as the one that it equals.
+    """
+    get = record.get
+    try:
+        flags = get("requires_grad", False), get("parameter", False), get("device", "")
+        key = (get("as"), get("dtype"), flags, *get("shape"))  # type: ignore[misc]
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _type_from_json(record: dict[str, Json], tensor: str) -> ArrayType:
+    shape, kind, device = record.get("shape"), record.get("as"), record.get("device", "")
+    requires_grad, parameter = record.get("requires_grad", False), record.get("parameter", False)
+    if not (isinstance(kind, str) and kind in KINDS and isinstance(device, str)):
+        raise CorruptDataError(f"array {tensor[:80]!r} in the index is malformed: restore another step")
+    if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS or not all(is_count(size) for size in shape):
+        raise CorruptDataError(f"array {tensor[:80]!r} in the index has no valid shape: restore another step")
+    if type(requires_grad) is not bool or type(parameter) is not bool:
+        raise CorruptDataError(f"array {tensor[:80]!r} in the index has malformed flags: restore another step")
+    return ArrayType(kind, record.get("dtype"), tuple(shape), requires_grad, parameter, device)
 
 
 def row_chunks(array: Any, item_bytes: int) -> Iterator[Any]:

@@ -6,11 +6,11 @@ never held twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sdrs.state.container import DATA_ALIGN_BYTES, Entry, Span, build_header
+from sdrs.state.container import DATA_ALIGN_BYTES, Span, build_header
 from sdrs_core.errors import SaveFailedError
 
 CHUNK_BYTES = 4 << 20
@@ -95,16 +95,30 @@ class EncodedState:
         return sum(blob.size_bytes for blob in self.blobs)
 
 
-def make_blob(tensors: Sequence[StoredTensor], join: Callable[[Sequence[Source]], list[Source]] = list) -> EncodedBlob:
-    """``join``: reads sources that lie one after the other at once, where that is faster."""
-    # Data starts aligned, and what follows a tensor needs no more alignment than it: so every tensor starts aligned
-    # without the gaps that safetensors forbids. The sort is stable: an index appended last stays last.
+def make_blob(tensors: Sequence[StoredTensor]) -> EncodedBlob:
+    # The sort is stable: an index appended last stays last.
     ordered = sorted(tensors, key=lambda tensor: -tensor.align_bytes)
-    header = build_header([Entry(t.name, t.dtype, t.shape, t.source.size_bytes) for t in ordered])
-    sizes_bytes = tuple(tensor.source.size_bytes for tensor in ordered)
-    sources = tuple(join([tensor.source for tensor in ordered]))
-    names = tuple(tensor.name for tensor in ordered)
-    return EncodedBlob(header, sources, len(header) + sum(sizes_bytes), names, sizes_bytes)
+    return blob_of(
+        [tensor.name for tensor in ordered],
+        [(tensor.dtype, tensor.shape) for tensor in ordered],
+        [tensor.source.size_bytes for tensor in ordered],
+        [tensor.source for tensor in ordered],
+    )
+
+
+def blob_of(
+    names: Sequence[str],
+    types: Sequence[tuple[str, tuple[int, ...]]],
+    sizes_bytes: Sequence[int],
+    sources: Sequence[Source],
+) -> EncodedBlob:
+    """The blob of these tensors, those that need most alignment first: then each starts aligned, because data starts
+    aligned and what follows a tensor needs no more than it, without the gaps that safetensors forbids.
+
+    ``sources`` have the bytes of the tensors in order, one of them perhaps those of several.
+    """
+    header = build_header(names, types, sizes_bytes)
+    return EncodedBlob(header, tuple(sources), len(header) + sum(sizes_bytes), tuple(names), tuple(sizes_bytes))
 
 
 def index_tensor(name: str, data: bytes) -> StoredTensor:

@@ -6,12 +6,13 @@ first byte and to stream the rest. Layout: 8 bytes of header length, a JSON head
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from json.encoder import encode_basestring
 from mmap import mmap
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from sdrs_core.errors import CorruptDataError, InvalidArgumentError
 
@@ -27,18 +28,7 @@ RESERVED_NAMES = frozenset({TREE_TENSOR, FILES_TENSOR, "__metadata__"})
 _WHOLE_COMMAND = {TREE_TENSOR: "a state: use restore", FILES_TENSOR: "files: use restore_files"}
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One tensor as the header describes it."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Where a tensor's bytes are, from the start of the file."""
 
     start: int
@@ -47,6 +37,11 @@ class Span:
 
 def to_json(value: Json) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def to_json_text(text: str) -> str:
+    """``text`` as ``to_json`` writes it."""
+    return encode_basestring(text)
 
 
 def from_json(data: Buffer, what: str) -> Json:
@@ -61,15 +56,23 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def build_header(entries: Sequence[Entry]) -> bytes:
-    """The first bytes of a file with these tensors in this order; its length is a multiple of DATA_ALIGN_BYTES."""
-    header: dict[str, Json] = {"__metadata__": {"format": "sdrs", "version": str(VERSION)}}
+def build_header(
+    names: Sequence[str], types: Sequence[tuple[str, tuple[int, ...]]], sizes_bytes: Sequence[int]
+) -> bytes:
+    """The first bytes of a file with these tensors in this order; its length is a multiple of DATA_ALIGN_BYTES.
+
+    ``types``: the dtype and shape of each. Written by hand, because json would want an object for each tensor.
+    """
+    types_text = {
+        (dtype, shape): f'"dtype":"{dtype}","shape":[{",".join(map(str, shape))}]' for dtype, shape in set(types)
+    }
+    texts = [f'{{"__metadata__":{{"format":"sdrs","version":"{VERSION}"}}']
     offset = 0
-    for entry in entries:
-        end = offset + entry.size_bytes
-        header[entry.name] = {"dtype": entry.dtype, "shape": list(entry.shape), "data_offsets": [offset, end]}
+    for name, kind, size_bytes in zip(map(to_json_text, names), types, sizes_bytes, strict=True):
+        end = offset + size_bytes
+        texts.append(f'{name}:{{{types_text[kind]},"data_offsets":[{offset},{end}]}}')
         offset = end
-    text = to_json(header)
+    text = f"{','.join(texts)}}}".encode()
     # The format allows spaces after the JSON; with them a mapped or read blob has its tensors aligned.
     text += b" " * (-(8 + len(text)) % DATA_ALIGN_BYTES)
     return struct.pack("<Q", len(text)) + text
@@ -97,22 +100,30 @@ def parse_header(blob: Buffer, what: str, size_bytes: int | None = None) -> dict
     header = from_json(view[8:start], f"the header of {what}")
     if not isinstance(header, dict):
         raise CorruptDataError(f"the header of {what} is not an object: restore another step")
-    spans = {name: _span(entry, start, what) for name, entry in header.items() if name != "__metadata__"}
+    header.pop("__metadata__", None)
+    spans = _spans(header.values(), start, what)
     end = start
-    for span in sorted(spans.values(), key=lambda span: (span.start, span.end)):
-        if span.start != end or span.end < span.start:
+    # Most are in order already, which costs a sort next to nothing.
+    for first, last in sorted(spans):
+        if first != end or last < end:
             raise CorruptDataError(f"the tensors of {what} overlap or leave gaps: restore another step")
-        end = span.end
+        end = last
     if end != whole_bytes:
         raise CorruptDataError(f"the tensors of {what} end at byte {end} of {whole_bytes}: restore another step")
-    return spans
+    return dict(zip(header, spans, strict=True))
 
 
-def _span(entry: Json, start: int, what: str) -> Span:
-    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(is_count(offset) for offset in offsets):
-        raise CorruptDataError(f"the header of {what} has a tensor without offsets: restore another step")
-    return Span(start + offsets[0], start + offsets[1])
+def _spans(entries: Collection[Json], start: int, what: str) -> list[Span]:
+    try:
+        offsets = [entry["data_offsets"] for entry in entries]
+        numbers = list(itertools.chain.from_iterable(offsets))
+        # Of all at once: a header may have 100,000 of them.
+        are_pairs = {*map(type, offsets)} <= {list} and {*map(len, offsets)} <= {2}
+        if are_pairs and {*map(type, numbers)} <= {int} and min(numbers, default=0) >= 0:
+            return [Span(start + first, start + last) for first, last in offsets]
+    except (TypeError, KeyError):
+        pass
+    raise CorruptDataError(f"the header of {what} has a tensor without offsets: restore another step")
 
 
 def is_count(value: Json) -> TypeGuard[int]:

@@ -10,12 +10,12 @@ import math
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from sdrs.memory import uncollected
 from sdrs.state import numpy_arrays, torch_arrays
-from sdrs.state.arrays import ArrayRecord
+from sdrs.state.arrays import ArrayRecord, ArrayType, records_from_json
 from sdrs.state.blobs import alignment
 from sdrs.state.container import TREE_TENSOR, Buffer, Json, Span, is_count, parse_header, read_index
 from sdrs.state.flatten import MAX_DEPTH
@@ -47,17 +47,43 @@ class StateIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class _Item:
-    """A value on the stack; depth and hashability are kept beside it, so that neither is found by recursion."""
+class _Stack:
+    """Values, and beside each its depth and whether it may be a key, so that neither is found by recursion."""
 
-    value: Any
-    depth: int = 0
-    is_key: bool = False
+    values: list[Any] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
+    keys: list[bool] = field(default_factory=list)
+
+    def push(self, value: Any, depth: int = 0, is_key: bool = False) -> None:
+        self.values.append(value)
+        self.depths.append(depth)
+        self.keys.append(is_key)
+
+    def take(self, count: int) -> tuple[list[Any], int, list[bool]]:
+        """The last ``count`` values, how deep a container of them is, and which may be keys."""
+        first = len(self.values) - count
+        if first < 0:
+            raise ValueError(f"{count} items are taken where {len(self.values)} are")
+        values, keys = self.values[first:], self.keys[first:]
+        depth = 1 + max(self.depths[first:], default=0)
+        if depth > MAX_DEPTH:
+            raise ValueError(f"containers are nested deeper than {MAX_DEPTH}")
+        del self.values[first:], self.depths[first:], self.keys[first:]
+        return values, depth, keys
+
+
+class _Form(NamedTuple):
+    """What arrays of one type have in common; ``make`` is None for bytes."""
+
+    make: Callable[[memoryview | bytearray], Any] | None
+    size_bytes: int
+    align_bytes: int
 
 
 def decode_index(blob0: Buffer) -> StateIndex:
     """Read the index of a shard from the whole of its first blob."""
-    return state_index(read_index(blob0, TREE_TENSOR)[0])
+    with uncollected():
+        return state_index(read_index(blob0, TREE_TENSOR)[0])
 
 
 def state_index(index: dict[str, Json]) -> StateIndex:
@@ -65,7 +91,7 @@ def state_index(index: dict[str, Json]) -> StateIndex:
     blob_count, arrays, tree = index.get("blobs"), index.get("arrays"), index.get("tree")
     if not is_count(blob_count) or not blob_count or not isinstance(arrays, list) or not isinstance(tree, list):
         raise CorruptDataError("the index of this state is malformed: restore another step")
-    return StateIndex(blob_count, tuple(ArrayRecord.from_json(record, blob_count) for record in arrays), tree)
+    return StateIndex(blob_count, records_from_json(arrays, blob_count), tree)
 
 
 def rebuild(index: StateIndex, buffers: Sequence[Buffer]) -> Any:
@@ -78,49 +104,61 @@ def rebuild(index: StateIndex, buffers: Sequence[Buffer]) -> Any:
         raise CorruptDataError(f"this state has {index.blob_count} blobs, but {len(buffers)} were given")
     with uncollected():
         spans = [parse_header(buffer, f"blob {number}") for number, buffer in enumerate(buffers)]
-        arrays = [_restore(record, spans[record.blob], buffers[record.blob]) for record in index.arrays]
+        views = [memoryview(buffer) for buffer in buffers]
+        forms: dict[int, _Form] = {}
+        arrays = [_restore(record, forms, spans[record.blob], views[record.blob]) for record in index.arrays]
         return rebuild_tree(index, arrays)
 
 
 def rebuild_tree(index: StateIndex, arrays: Sequence[Any]) -> Any:
     """The state with ``arrays`` in their places; anything may stand for one."""
-    stack: list[_Item] = []
+    stack = _Stack()
     for position, item in enumerate(index.tree):
         try:
-            stack.append(_read(item, stack, arrays))
+            _read(item, stack, arrays)
         except (*MALFORMED, RecursionError) as error:
             what = f"item {position} of the tree of this state is malformed ({error})"
             raise CorruptDataError(f"{what}: restore another step") from error
-    if len(stack) != 1:
-        raise CorruptDataError(f"the tree of this state has {len(stack)} roots: restore another step")
-    return stack[0].value
+    if len(stack.values) != 1:
+        raise CorruptDataError(f"the tree of this state has {len(stack.values)} roots: restore another step")
+    return stack.values[0]
 
 
 def array_of(record: ArrayRecord, data: memoryview) -> Any:
     """One array, of its own bytes alone."""
-    return _restore(record, {record.tensor: Span(0, len(data))}, data)
+    return _restore(record, {}, {record.tensor: Span(0, len(data))}, data)
 
 
-def _restore(record: ArrayRecord, spans: dict[str, Span], buffer: Buffer) -> Any:
+def _restore(record: ArrayRecord, forms: dict[int, _Form], spans: dict[str, Span], blob: memoryview) -> Any:
+    """``forms``: those found already, by the identity of the record's type."""
     try:
-        return _view(record, memoryview(buffer), spans[record.tensor])
+        form = forms.get(id(record.type))
+        if form is None:
+            form = forms[id(record.type)] = _form(record.type)
+        start, end = spans[record.tensor]
+        return _view(form, blob[start:end])
     except (*MALFORMED, RecursionError) as error:
         what = f"array {record.tensor[:80]!r} of blob {record.blob} does not fit its description ({error})"
         raise CorruptDataError(f"{what}: restore another step") from error
 
 
-def _view(record: ArrayRecord, blob: memoryview, span: Span) -> Any:
-    data = blob[span.start : span.end]
-    if record.type.kind == "bytes":
+def _view(form: _Form, data: memoryview) -> Any:
+    size_bytes = len(data)
+    if form.make is None:
         return bytes(data)
-    library = numpy_arrays if record.type.kind == "numpy" else torch_arrays
-    item_bytes = library.item_bytes(record.type)
-    expected_bytes = item_bytes * math.prod(record.type.shape)
-    if len(data) != expected_bytes:
-        raise ValueError(f"{len(data)} bytes instead of {expected_bytes}")
-    if len(data) < MIN_VIEW_BYTES or data.readonly or _address(data) % alignment(item_bytes):
-        data = memoryview(bytearray(data))
-    return library.restore(record.type, data)
+    if size_bytes != form.size_bytes:
+        raise ValueError(f"{size_bytes} bytes instead of {form.size_bytes}")
+    if size_bytes < MIN_VIEW_BYTES or data.readonly or _address(data) % form.align_bytes:
+        return form.make(bytearray(data))
+    return form.make(data)
+
+
+def _form(array_type: ArrayType) -> _Form:
+    if array_type.kind == "bytes":
+        return _Form(None, 0, 1)
+    library = numpy_arrays if array_type.kind == "numpy" else torch_arrays
+    item_bytes = library.item_bytes(array_type)
+    return _Form(library.maker(array_type), item_bytes * math.prod(array_type.shape), alignment(item_bytes))
 
 
 def array_bytes(record: ArrayRecord) -> int:
@@ -140,56 +178,43 @@ def _address(data: memoryview) -> int:
     return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
 
 
-def _read(item: Json, stack: list[_Item], arrays: Sequence[Any]) -> _Item:
+def _read(item: Json, stack: _Stack, arrays: Sequence[Any]) -> None:
     if not isinstance(item, dict):
         if type(item) not in KEY_TYPES:
             raise ValueError("a leaf is a plain value")
-        return _Item(item, is_key=True)
+        stack.push(item, is_key=True)
+        return
     if len(item) != 1:
         raise ValueError("an item has one tag")
     ((tag, payload),) = item.items()
     if tag in _LEAVES:
         value = _LEAVES[tag](payload)
-        return _Item(value, is_key=type(value) in KEY_TYPES)
+        stack.push(value, is_key=type(value) in KEY_TYPES)
+        return
     if not is_count(payload):
         raise ValueError(f"{tag[:80]!r} needs a count")
     if tag == "array":
         if payload >= len(arrays):
             raise ValueError(f"there is no array {payload}")
-        return _Item(arrays[payload])
-    if tag in ("list", "tuple"):
-        items = _take(stack, payload)
-        values = [item.value for item in items]
-        return _container(tuple(values) if tag == "tuple" else values, items, tag == "tuple")
-    if tag in ("dict", "odict", "odict+metadata"):
-        return _read_dict(tag, payload, stack)
-    raise ValueError(f"tag {tag[:80]!r} is unknown: it may need a newer sdrs")
+        stack.push(arrays[payload])
+    elif tag in ("list", "tuple"):
+        values, depth, keys = stack.take(payload)
+        stack.push(tuple(values) if tag == "tuple" else values, depth, tag == "tuple" and all(keys))
+    elif tag in ("dict", "odict", "odict+metadata"):
+        _read_dict(tag, payload, stack)
+    else:
+        raise ValueError(f"tag {tag[:80]!r} is unknown: it may need a newer sdrs")
 
 
-def _read_dict(tag: str, count: int, stack: list[_Item]) -> _Item:
-    metadata = _take(stack, 1) if tag == "odict+metadata" else []
-    items = _take(stack, 2 * count)
-    if not all(key.is_key for key in items[::2]):
+def _read_dict(tag: str, count: int, stack: _Stack) -> None:
+    has_metadata = tag == "odict+metadata"
+    values, depth, keys = stack.take(2 * count + has_metadata)
+    if not all(keys[: 2 * count : 2]):
         raise ValueError("a key is of a type that keys never have")
-    pairs = [(key.value, value.value) for key, value in zip(items[::2], items[1::2], strict=True)]
+    pairs = zip(values[: 2 * count : 2], values[1 : 2 * count : 2], strict=True)
     result: dict[Any, Any] = dict(pairs) if tag == "dict" else OrderedDict(pairs)
     if len(result) != count:
         raise ValueError("a key occurs twice")
-    for item in metadata:
-        result._metadata = item.value  # type: ignore[attr-defined]
-    return _container(result, items + metadata, is_key=False)
-
-
-def _take(stack: list[_Item], count: int) -> list[_Item]:
-    if count > len(stack):
-        raise ValueError(f"{count} items are taken where {len(stack)} are")
-    items = stack[len(stack) - count :]
-    del stack[len(stack) - count :]
-    return items
-
-
-def _container(value: Any, items: list[_Item], is_key: bool) -> _Item:
-    depth = 1 + max((item.depth for item in items), default=0)
-    if depth > MAX_DEPTH:
-        raise ValueError(f"containers are nested deeper than {MAX_DEPTH}")
-    return _Item(value, depth, is_key and all(item.is_key for item in items))
+    if has_metadata:
+        result._metadata = values[-1]  # type: ignore[attr-defined]
+    stack.push(result, depth)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sdrs.memory import uncollected
-from sdrs.state import torch_arrays
-from sdrs.state.arrays import ArrayRecord
-from sdrs.state.blobs import EncodedState, index_tensor, make_blob
+from sdrs.state.arrays import records_to_json
+from sdrs.state.blobs import BytesSource, EncodedBlob, EncodedState, blob_of
 from sdrs.state.container import TREE_TENSOR, VERSION, to_json
 from sdrs.state.flatten import FlatState, flatten
 from sdrs.state.plan import plan
+from sdrs.state.torch_sources import join_small
 
 
 def encode(state: object) -> EncodedState:
@@ -22,13 +24,27 @@ def encode(state: object) -> EncodedState:
 
 
 def encode_flat(flat: FlatState) -> EncodedState:
-    packs = plan([array.source.size_bytes for array in flat.arrays])
-    blob_of = {position: blob for blob, pack in enumerate(packs) for position in pack}
-    records = [
-        ArrayRecord(blob_of[position], name, array.type).to_json()
-        for position, (name, array) in enumerate(zip(flat.names, flat.arrays, strict=True))
-    ]
-    index = to_json({"version": VERSION, "blobs": len(packs), "arrays": records, "tree": flat.tree})
-    tensors = [[flat.arrays[position].stored(flat.names[position]) for position in pack] for pack in packs]
-    tensors[0].append(index_tensor(TREE_TENSOR, index))
-    return EncodedState(tuple(make_blob(blob, torch_arrays.join_small) for blob in tensors))
+    packs = plan([kind.size_bytes for kind in flat.kinds])
+    number_of = [0] * len(flat.kinds)
+    for number, pack in enumerate(packs):
+        for position in pack:
+            number_of[position] = number
+    records = records_to_json(number_of, flat.names, flat.kinds)
+    index = b'{"version":%d,"blobs":%d,"arrays":%b,"tree":%b}' % (VERSION, len(packs), records, to_json(flat.tree))
+    first, *others = packs
+    return EncodedState((_blob(flat, first, index), *(_blob(flat, pack) for pack in others)))
+
+
+def _blob(flat: FlatState, pack: Sequence[int], index: bytes | None = None) -> EncodedBlob:
+    ordered = sorted(pack, key=lambda position: -flat.kinds[position].align_bytes)
+    names = [flat.names[position] for position in ordered]
+    kinds = [flat.kinds[position] for position in ordered]
+    types = [kind.stored for kind in kinds]
+    sizes_bytes = [kind.size_bytes for kind in kinds]
+    sources = join_small([flat.sources[position] for position in ordered])
+    if index is not None:
+        names.append(TREE_TENSOR)
+        types.append(("U8", (len(index),)))
+        sizes_bytes.append(len(index))
+        sources.append(BytesSource(index))
+    return blob_of(names, types, sizes_bytes, sources)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from sdrs.state.blobs import EncodedState, Source, StoredTensor, index_tensor, make_blob
+from sdrs.state.blobs import EncodedBlob, EncodedState, Source, StoredTensor, index_tensor, make_blob
 from sdrs.state.container import FILES_TENSOR, to_json
 from sdrs.state.files_index import PERMISSION_BITS, FileEntry, escapes, index_json
 from sdrs.state.paths import TensorNames
-from sdrs.state.plan import plan
+from sdrs.state.plan import FIRST_PACK_BYTES, plan
 from sdrs_core.errors import InvalidArgumentError, SaveFailedError, UnsupportedObjectError
 
 READ_BYTES = 1 << 20
@@ -74,22 +74,52 @@ def encode_files(path: str | os.PathLike[str]) -> EncodedState:
     )
 
 
-def encode_entries(entries: Sequence[FileEntry], source_of: Callable[[FileEntry], Source]) -> EncodedState:
-    """The same for files from anywhere: each folder before what is in it, ``source_of`` gives a file's bytes."""
+@dataclass(frozen=True, slots=True)
+class KeptBlob:
+    """A blob of an earlier shard of files that is taken as it is: ``offsets`` says which files are found in it, and
+    where in its data.
+    """
+
+    content: Source
+    data_start: int
+    offsets: Mapping[tuple[str, ...], int]
+
+
+def encode_entries(
+    entries: Sequence[FileEntry],
+    source_of: Callable[[FileEntry], Source],
+    kept: Sequence[KeptBlob] = (),
+    first_pack_bytes: int = FIRST_PACK_BYTES,
+) -> EncodedState:
+    """The same for files from anywhere: each folder before what is in it, ``source_of`` gives a file's bytes.
+
+    What is in a ``kept`` blob stays there: these follow the first blob, in order. ``first_pack_bytes``: of files that
+    share a blob with the index.
+    """
+    found = {parts: (1 + number, offset) for number, blob in enumerate(kept) for parts, offset in blob.offsets.items()}
     placed = list(entries)
-    files = [position for position, entry in enumerate(placed) if entry.kind == "file"]
+    files = []
+    for position, entry in enumerate(placed):
+        if entry.kind == "file" and entry.parts in found:
+            blob, offset = found[entry.parts]
+            placed[position] = replace(entry, blob=blob, offset=offset)
+        elif entry.kind == "file":
+            files.append(position)
     names = TensorNames()
     tensors = [_tensor(placed[position], names, source_of) for position in files]
-    packs = plan([tensor.source.size_bytes for tensor in tensors])
-    for blob, pack in enumerate(packs):
+    packs = plan([tensor.source.size_bytes for tensor in tensors], first_pack_bytes)
+    for number, pack in enumerate(packs):
         offset = 0
         for member in pack:
+            blob = number + len(kept) if number else 0
             placed[files[member]] = replace(placed[files[member]], blob=blob, offset=offset)
             offset += tensors[member].source.size_bytes
     others = [make_blob([tensors[member] for member in pack]) for pack in packs[1:]]
-    index = to_json(index_json(placed, [(len(blob.header), blob.size_bytes) for blob in others]))
+    layout = [(blob.data_start, blob.content.size_bytes) for blob in kept]
+    layout += [(len(blob.header), blob.size_bytes) for blob in others]
+    index = to_json(index_json(placed, layout))
     first = make_blob([*(tensors[member] for member in packs[0]), index_tensor(FILES_TENSOR, index)])
-    return EncodedState((first, *others))
+    return EncodedState((first, *(EncodedBlob(b"", (b.content,), b.content.size_bytes) for b in kept), *others))
 
 
 def _tensor(entry: FileEntry, names: TensorNames, source_of: Callable[[FileEntry], Source]) -> StoredTensor:

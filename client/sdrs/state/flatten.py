@@ -2,17 +2,22 @@
 
 The tree is written in postfix order. A leaf stands for itself; ``{"list": n}``, ``{"tuple": n}``, ``{"dict": n}`` take
 the n items (for dicts n keys and values in turn) before them. ``{"array": i}`` is the i-th array.
+
+States have hundreds of thousands of leaves, so the walk makes no object for one: tensors are only collected, and
+described all at once when it is over.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sdrs.state import numpy_arrays, torch_arrays
-from sdrs.state.arrays import ArrayType, LiveArray
-from sdrs.state.blobs import BytesSource
+from sdrs.state.arrays import ArrayKind, LiveArray
+from sdrs.state.blobs import Source
 from sdrs.state.container import Json
 from sdrs.state.paths import Attribute, Path, TensorNames, refuse, refuse_as
 from sdrs.state.values import KEY_TYPES, MAX_INLINE_BYTES, PLAIN_TYPES, encode_plain
@@ -20,117 +25,187 @@ from sdrs.state.values import KEY_TYPES, MAX_INLINE_BYTES, PLAIN_TYPES, encode_p
 MAX_DEPTH = 200
 _KEY_ADVICE = "keys are str, int, float, bool, None or tuples of those"
 
+# A step into a container, what is there, and whether it is (part of) a key. A key itself is where its dict is.
+_Inside = tuple[object, Any, bool]
+_KEY = object()
+_CONTAINERS = frozenset({dict, OrderedDict, list, tuple})
+
 
 @dataclass(frozen=True, slots=True)
 class FlatState:
     """The tree, and its arrays in the order of their first occurrence with their names."""
 
     tree: list[Json]
-    arrays: list[LiveArray]
     names: list[str]
+    kinds: Sequence[ArrayKind]
+    sources: Sequence[Source]
 
 
-@dataclass(frozen=True, slots=True)
-class _Visit:
-    path: Path
-    value: object
-    as_key: bool = False
+@dataclass(slots=True)
+class _Container:
+    """One that is being walked through; ``path`` is None for what is around the state itself."""
 
+    path: Path | None
+    inside: Iterator[_Inside]
+    item: Json = None
+    identity: int = 0
+    _prefix: str | None = None
 
-@dataclass(frozen=True, slots=True)
-class _Close:
-    """All items of a container are written: now the container itself."""
+    def path_to(self, step: object) -> Path:
+        if self.path is None:
+            return Path()
+        return self.path if step is _KEY else Path(self.path, step)
 
-    item: Json
-    identity: int
+    def name_of(self, step: object) -> str:
+        """What the tensor at ``step`` wishes to be called."""
+        if type(step) is not str or self.path is None:
+            return self.path_to(step).tensor_name()
+        if self._prefix is None:
+            self._prefix = self.path.name_prefix()
+        return self._prefix + step or self.path_to(step).tensor_name()
 
 
 @dataclass(slots=True)
 class _Walk:
     tree: list[Json] = field(default_factory=list)
-    arrays: list[LiveArray] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    pending: list[_Visit | _Close] = field(default_factory=list)
-    open: set[int] = field(default_factory=set)  # the containers around the current value
-    known: dict[Hashable, int] = field(default_factory=dict)
-    unique: TensorNames = field(default_factory=TensorNames)
+    around: list[_Container] = field(default_factory=list)
+    open: set[int] = field(default_factory=set)  # the identities of the containers in ``around``
+    # Each array, or tensor that is still to be described; where it is in the tree; and where in the state.
+    found: list[tuple[Any, int, _Container, object]] = field(default_factory=list)
 
 
 def flatten(state: object) -> FlatState:
     """Walk the state without recursion; UnsupportedObjectError names the path of what cannot be stored."""
-    walk = _Walk(pending=[_Visit(Path(), state)])
-    while walk.pending:
-        task = walk.pending.pop()
-        if isinstance(task, _Close):
-            walk.tree.append(task.item)
-            walk.open.discard(task.identity)
+    walk = _Walk(around=[_Container(None, iter([(None, state, False)]))])
+    while walk.around:
+        container = walk.around[-1]
+        if not _walk_on(walk, container):
+            walk.around.pop()
+            if container.path is not None:
+                walk.tree.append(container.item)
+                walk.open.discard(container.identity)
+    return _describe(walk)
+
+
+def _walk_on(walk: _Walk, container: _Container) -> bool:
+    """Through ``container`` until another is met in it; False once it is over."""
+    tree, found, tensor_types = walk.tree, walk.found, torch_arrays.storable_types()
+    for step, value, as_key in container.inside:
+        kind = type(value)
+        if kind is str and value.isascii():
+            tree.append(value)
+        elif kind in tensor_types and not as_key:
+            found.append((value, len(tree), container, step))
+            tree.append(None)  # its number is known when all arrays are described
+        elif kind in _CONTAINERS and (not as_key or kind is tuple):
+            _enter(walk, container.path_to(step), value, as_key)
+            return True
         else:
-            _visit(walk, task)
-    return FlatState(walk.tree, walk.arrays, walk.names)
+            _add_leaf(walk, container, step, value, as_key)
+    return False
 
 
-def _visit(walk: _Walk, visit: _Visit) -> None:
-    value, path = visit.value, visit.path
+def _add_leaf(walk: _Walk, container: _Container, step: object, value: Any, as_key: bool) -> None:
     kind = type(value)
-    if visit.as_key and kind is not tuple and kind not in KEY_TYPES:
-        refuse(f"{path}, a key", value, _KEY_ADVICE)
-    if kind is bytes and len(value) > MAX_INLINE_BYTES:  # type: ignore[arg-type]
-        _add_array(walk, path, _live_bytes(value))  # type: ignore[arg-type]
+    if as_key and kind not in KEY_TYPES:
+        refuse(f"{container.path_to(step)}, a key", value, _KEY_ADVICE)
+    if kind is bytes and len(value) > MAX_INLINE_BYTES:
+        _add_array(walk, container, step, LiveArray.of_bytes(value))
     elif kind in PLAIN_TYPES:
         walk.tree.append(encode_plain(value))
-    elif kind in (dict, OrderedDict, list, tuple):
-        _enter(walk, visit)
     elif torch_arrays.is_tensor(value):
-        _add_array(walk, path, torch_arrays.live_array(value, path))
+        torch_arrays.refuse_type(value, container.path_to(step))
+    elif numpy_arrays.is_array(value):
+        _add_array(walk, container, step, numpy_arrays.live_array(value, container.path_to(step)))
     elif numpy_arrays.is_numpy(value):
-        _add_numpy(walk, path, value)
+        walk.tree.append(numpy_arrays.encode_scalar(value, container.path_to(step)))
     elif (item := torch_arrays.encode_plain(value)) is not None:
         walk.tree.append(item)
     else:
-        refuse(path, value)
+        refuse(container.path_to(step), value)
 
 
-def _enter(walk: _Walk, visit: _Visit) -> None:
-    value, path = visit.value, visit.path
+def _add_array(walk: _Walk, container: _Container, step: object, array: LiveArray) -> None:
+    walk.found.append((array, len(walk.tree), container, step))
+    walk.tree.append(None)
+
+
+def _enter(walk: _Walk, path: Path, value: Any, as_key: bool) -> None:
     if id(value) in walk.open:
         refuse_as(path, f"a {type(value).__name__} that contains itself", "a state is a tree: remove the cycle")
     if len(walk.open) >= MAX_DEPTH:
         refuse_as(path, f"a {type(value).__name__} inside {MAX_DEPTH} others", "flatten the state")
     walk.open.add(id(value))
-    inside: list[_Visit] = []
     if isinstance(value, dict):
-        for key, element in list(value.items()):
-            inside += _Visit(path, key, as_key=True), _Visit(Path(path, key), element)
-        item: Json = {"odict" if type(value) is OrderedDict else "dict": len(inside) // 2}
+        entries = list(value.items())
         # torch keeps the versions of modules beside the entries of a state_dict; load_state_dict asks for them.
         metadata = getattr(value, "_metadata", None)
-        if metadata is not None:
-            inside.append(_Visit(Path(path, Attribute("_metadata")), metadata))
-            item = {"odict+metadata": item["odict"]}
+        tag = "odict" if type(value) is OrderedDict else "dict"
+        item: Json = {tag if metadata is None else "odict+metadata": len(entries)}
+        container = _Container(path, iter(()), item, id(value))
+        container.inside = _inside_dict([] if _add_tensors(walk, container, entries) else entries, metadata)
+        walk.around.append(container)
     else:
-        assert isinstance(value, list | tuple)
-        inside += [_Visit(Path(path, position), element, visit.as_key) for position, element in enumerate(value)]
-        item = {type(value).__name__: len(inside)}
-    walk.pending.append(_Close(item, id(value)))
-    walk.pending += reversed(inside)
+        inside = ((position, element, as_key) for position, element in enumerate(tuple(value)))
+        walk.around.append(_Container(path, inside, {type(value).__name__: len(value)}, id(value)))
 
 
-def _add_numpy(walk: _Walk, path: Path, value: object) -> None:
-    import numpy as np
+def _add_tensors(walk: _Walk, container: _Container, entries: list[tuple[Any, Any]]) -> bool:
+    """All at once, if these are tensors by their names and nothing else, as in the state_dict of a module."""
+    if not entries:
+        return False
+    names, tensors = zip(*entries, strict=True)
+    if not ({*map(type, tensors)} <= {*torch_arrays.storable_types()} and {*map(type, names)} == {str}):
+        return False
+    if not all(map(str.isascii, names)):
+        return False
+    first = len(walk.tree)
+    walk.tree += itertools.chain.from_iterable(zip(names, itertools.repeat(None)))
+    walk.found += zip(tensors, range(first + 1, len(walk.tree), 2), itertools.repeat(container), names)
+    return True
 
-    if isinstance(value, np.generic):
-        walk.tree.append(numpy_arrays.encode_scalar(value, path))
-    elif isinstance(value, np.ndarray):
-        _add_array(walk, path, numpy_arrays.live_array(value, path))
+
+def _inside_dict(entries: list[tuple[Any, Any]], metadata: Any) -> Iterator[_Inside]:
+    for key, element in entries:
+        yield _KEY, key, True
+        yield key, element, False
+    if metadata is not None:
+        yield Attribute("_metadata"), metadata, False
 
 
-def _live_bytes(value: bytes) -> LiveArray:
-    return LiveArray(ArrayType("bytes", "bytes", (len(value),)), 1, "U8", ("bytes", id(value)), BytesSource(value))
+def _describe(walk: _Walk) -> FlatState:
+    found = walk.found
+    kinds, identities, sources = _columns(found)
+    # Those of one identity are one array: it is where it occurs first.
+    firsts: dict[Hashable, int] = {}
+    for position, identity in enumerate(identities):
+        firsts.setdefault(identity, position)
+    numbers = dict(zip(firsts, range(len(firsts)), strict=True))
+    for identity, (_, place, _, _) in zip(identities, found, strict=True):
+        walk.tree[place] = {"array": numbers[identity]}
+    if len(firsts) < len(found):
+        found = [found[position] for position in firsts.values()]
+        kinds = [kinds[position] for position in firsts.values()]
+        sources = [sources[position] for position in firsts.values()]
+    names = TensorNames().unique_all([container.name_of(step) for _, _, container, step in found])
+    return FlatState(walk.tree, names, kinds, sources)
 
 
-def _add_array(walk: _Walk, path: Path, array: LiveArray) -> None:
-    position = walk.known.setdefault(array.identity, len(walk.arrays))
-    if position == len(walk.arrays):
-        walk.arrays.append(array)
-        walk.names.append(walk.unique.unique(path.tensor_name()))
-    walk.tree.append({"array": position})
+def _columns(
+    found: list[tuple[Any, int, _Container, object]],
+) -> tuple[Sequence[ArrayKind], Sequence[Hashable], Sequence[Source]]:
+    arrays = [array for array, _, _, _ in found]
+    tensors = [number for number, array in enumerate(arrays) if type(array) is not LiveArray]
+
+    def path_of(position: int) -> Path:
+        _, _, container, step = found[tensors[position]]
+        return container.path_to(step)
+
+    if tensors:
+        described = torch_arrays.describe([arrays[number] for number in tensors], path_of)
+        if len(tensors) == len(arrays):
+            return described
+        for number, kind, identity, source in zip(tensors, *described, strict=True):
+            arrays[number] = LiveArray(kind, identity, source)
+    kinds, identities, sources = zip(*arrays, strict=True) if arrays else ((), (), ())
+    return kinds, identities, sources

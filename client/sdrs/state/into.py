@@ -48,7 +48,7 @@ class Slot:
         is_large = size_bytes >= MIN_VIEW_BYTES
         memory = allocate(size_bytes)[:size_bytes] if is_large else memoryview(bytearray(size_bytes))
         self.sinks.append(FlatSink(memory))
-        self.array = memory if kind == "bytes" else _library(kind).restore(self.record.type, memory)
+        self.array = memory if kind == "bytes" else _library(kind).maker(self.record.type)(memory)
 
 
 @dataclass(slots=True)

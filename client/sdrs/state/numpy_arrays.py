@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sdrs.state.arrays import ArrayType, LiveArray, row_chunks
+from sdrs.state.arrays import ArrayKind, ArrayType, LiveArray, row_chunks
 from sdrs.state.blobs import alignment
 from sdrs.state.container import Json
 from sdrs.state.paths import Path, refuse, refuse_as, refuse_target
@@ -77,13 +77,17 @@ def live_array(array: Array, path: Path) -> LiveArray:
     array = array.view(np.ndarray)
     tag = _dtype_tag(array.dtype, path)
     address = array.__array_interface__["data"][0]
-    return LiveArray(
-        type=ArrayType("numpy", tag, array.shape),
-        item_bytes=array.itemsize,
-        native_dtype=_NATIVE.get(tag) if isinstance(tag, str) else None,
-        identity=("numpy", address, array.shape, array.strides, str(tag)),
-        source=NumpySource(array),
-    )
+    kind = _kind(tag, array.shape) if isinstance(tag, str) else _kind_of(tag, array.shape, array.itemsize)
+    return LiveArray(kind, ("numpy", address, array.shape, array.strides, str(tag)), NumpySource(array))
+
+
+@lru_cache(maxsize=1024)
+def _kind(tag: str, shape: tuple[int, ...]) -> ArrayKind:
+    return _kind_of(tag, shape, _named_dtype(tag).itemsize, _NATIVE.get(tag))
+
+
+def _kind_of(tag: Json, shape: tuple[int, ...], item_bytes: int, native_dtype: str | None = None) -> ArrayKind:
+    return ArrayKind.of(ArrayType("numpy", tag, shape), item_bytes, native_dtype)
 
 
 def encode_scalar(value: np.generic, path: Path) -> Json:
@@ -99,8 +103,7 @@ def encode_scalar(value: np.generic, path: Path) -> Json:
 
 def decode_scalar(payload: Json) -> object:
     tag, data = payload
-    raw = bytearray(from_base64(data))
-    return restore(ArrayType("numpy", tag, ()), memoryview(raw))[()]
+    return maker(ArrayType("numpy", tag, ()))(bytearray(from_base64(data)))[()]
 
 
 def decode_str(payload: Json) -> object:
@@ -115,14 +118,14 @@ def decode_bytes(payload: Json) -> object:
     return np.bytes_(from_base64(payload))
 
 
-def restore(array_type: ArrayType, data: memoryview) -> Array:
-    """A view over ``data``; ValueError or TypeError if it does not fit."""
+def maker(array_type: ArrayType) -> Callable[[memoryview | bytearray], Array]:
+    """Makes arrays over data; ValueError or TypeError if it does not fit."""
     import numpy as np
 
-    dtype = _dtype(array_type.dtype)
-    if not array_type.shape and not dtype.itemsize:
-        return np.zeros((), dtype)  # an empty buffer is no buffer for numpy, but there is nothing to view
-    return np.ndarray(array_type.shape, dtype, data)
+    dtype, shape = _dtype(array_type.dtype), array_type.shape
+    if not shape and not dtype.itemsize:
+        return lambda data: np.zeros((), dtype)  # an empty buffer is no buffer for numpy, but there is nothing to view
+    return lambda data: np.ndarray(shape, dtype, data)
 
 
 def open_sink(array: Array, array_type: ArrayType, path: Path) -> Sink:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
@@ -47,6 +47,10 @@ class Path:
     def tensor_name(self) -> str:
         return ".".join(_shown(step, str) for step in self.steps()) or "state"
 
+    def name_prefix(self) -> str:
+        """What the names of all tensors below begin with."""
+        return "".join(f"{_shown(step, str)}." for step in self.steps())
+
 
 def _render(step: object) -> str:
     if isinstance(step, Attribute):
@@ -61,8 +65,22 @@ class TensorNames:
         self._taken: set[str] = set(RESERVED_NAMES)
         self._uses: dict[str, int] = {}
 
+    def unique_all(self, wishes: Sequence[str]) -> list[str]:
+        """The same for many, which most of the time may stay as they are."""
+        distinct = set(wishes)
+        if (
+            len(distinct) == len(wishes)
+            and self._taken.isdisjoint(distinct)
+            and all(map(str.isascii, distinct))
+            and max(map(len, distinct), default=0) <= MAX_TENSOR_NAME_CHARS
+        ):
+            self._taken |= distinct
+            return list(wishes)
+        return [self.unique(wish) for wish in wishes]
+
     def unique(self, wish: str) -> str:
-        wish = wish.encode("utf-8", "replace").decode()  # a lone surrogate is not JSON for other readers
+        if not wish.isascii():
+            wish = wish.encode("utf-8", "replace").decode()  # a lone surrogate is not JSON for other readers
         wish = wish[-MAX_TENSOR_NAME_CHARS:]
         name = wish
         while name in self._taken:

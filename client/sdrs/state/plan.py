@@ -17,7 +17,7 @@ PACK_TENSORS = 100_000
 SHARES = 256
 
 
-def plan(sizes_bytes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def plan(sizes_bytes: Sequence[int], first_pack_bytes: int = FIRST_PACK_BYTES) -> tuple[tuple[int, ...], ...]:
     """Positions in ``sizes_bytes`` for each blob; the first blob is the one with the index and may get no array.
 
     Two packs in a row hold more than a SHARES-th of the total together, and a big array holds as much alone: so there
@@ -28,7 +28,7 @@ def plan(sizes_bytes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     pack_bytes = max(PACK_BYTES, share_bytes)
     packs: list[list[int]] = [[]]
     bigs: list[tuple[int, ...]] = []
-    room_bytes = FIRST_PACK_BYTES
+    room_bytes = first_pack_bytes
     for position, size_bytes in enumerate(sizes_bytes):
         if size_bytes >= big_bytes:
             bigs.append((position,))

@@ -7,20 +7,18 @@ that was saved from torch does.
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple, NoReturn
 
-from sdrs.state.arrays import MAX_DIMENSIONS, ArrayType, LiveArray, row_chunks
-from sdrs.state.blobs import Source
+from sdrs.state import torch_sources
+from sdrs.state.arrays import MAX_DIMENSIONS, ArrayKind, ArrayType, LiveArray
 from sdrs.state.container import Json
 from sdrs.state.paths import Path, refuse_as, refuse_target
 from sdrs.state.sinks import ElementSink, FlatSink, Sink
+from sdrs.state.torch_sources import JOINABLE, Tensor, TorchSource, flat_bytes, loaded_torch
 from sdrs_core.errors import RefusedError
-
-Tensor = Any  # torch.Tensor, which must not be imported for its type either
 
 _NATIVE = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
@@ -30,14 +28,7 @@ _NATIVE = {
 _AS_BYTES = {
     "complex32", "complex64", "complex128", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2",
 }  # fmt: skip
-PINNED_BYTES = 32 << 20
 _DTYPES = frozenset(_NATIVE) | _AS_BYTES
-
-
-def loaded_torch() -> Any | None:
-    """torch, if the process has it; a half-imported one counts as absent."""
-    torch = sys.modules.get("torch")
-    return torch if hasattr(torch, "Tensor") else None
 
 
 def is_tensor(value: object) -> bool:
@@ -59,150 +50,110 @@ def encode_plain(value: object) -> Json:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class TorchSource:
-    tensor: Tensor
-    size_bytes: int
-
-    def segments(self) -> Iterator[memoryview]:
-        tensor = self.tensor
-        if not tensor.numel():
-            return
-        lazy = tensor.is_conj() or tensor.is_neg()
-        if tensor.device.type == "cpu" and tensor.is_contiguous() and not lazy:
-            yield _flat_bytes(tensor)
-            return
-        if tensor.device.type == "cuda" and tensor.is_contiguous() and not lazy:
-            yield from through_pinned(loaded_torch(), tensor)
-            return
-        # A contiguous tensor of another device is cut flat, so that its chunks are of even size.
-        rows = tensor.view(-1) if tensor.is_contiguous() else tensor
-        for chunk in row_chunks(rows, tensor.element_size()):
-            yield _flat_bytes(chunk.to("cpu").resolve_conj().resolve_neg().contiguous())
-
-
-def through_pinned(torch: Any, tensor: Tensor) -> Iterator[memoryview]:
-    """The bytes of a GPU's tensor, in pieces: the device fills one pinned buffer while the caller copies the other.
-
-    torch keeps pinned memory for the next who asks; memory that is not pinned is copied twice, and slower.
-    """
-    flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-    size_bytes = flat.numel()
-    buffers = [torch.empty(min(PINNED_BYTES, size_bytes), dtype=torch.uint8, pin_memory=True) for _ in range(2)]
-    ahead: tuple[Any, Any] | None = None
-    stream = torch.cuda.Stream(tensor.device)
-    # What the training has put on its own stream is to be done first.
-    stream.wait_stream(torch.cuda.current_stream(tensor.device))
-    for number, start in enumerate(range(0, size_bytes, PINNED_BYTES)):
-        piece = flat[start : start + PINNED_BYTES]
-        # Free again: the caller has asked for the next piece since it was handed out.
-        target = buffers[number % 2][: piece.numel()]
-        with torch.cuda.stream(stream):
-            target.copy_(piece, non_blocking=True)
-            filled = torch.cuda.Event()
-            filled.record(stream)
-        if ahead is not None:
-            yield _when_filled(*ahead)
-        ahead = (target, filled)
-    if ahead is not None:
-        yield _when_filled(*ahead)
-
-
-def _when_filled(buffer: Tensor, filled: Any) -> memoryview:
-    filled.synchronize()
-    return memoryview(buffer.numpy())
-
-
-def _flat_bytes(tensor: Tensor) -> memoryview:
-    torch = loaded_torch()
-    assert torch is not None
-    # Not view(-1): a contiguous tensor of one element may have any stride, and only a stride of 1 can be seen as bytes.
-    flat = tensor.as_strided((tensor.numel(),), (1,))
-    return memoryview(flat.view(torch.uint8).numpy())
-
-
-# Each call to torch costs about a microsecond: of tensors smaller than this it is most of what they cost.
-SMALL_BYTES = 64 << 10
-_JOINED_BYTES = 1 << 20
-_JOINABLE = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"})
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedSource:
-    """Small tensors of one dtype, brought together by one call to torch when they are read."""
-
-    tensors: tuple[Tensor, ...]
-    size_bytes: int
-
-    def segments(self) -> Iterator[memoryview]:
-        torch = loaded_torch()
-        assert torch is not None
-        yield _flat_bytes(torch.cat([tensor.reshape(-1) for tensor in self.tensors]))
-
-
-def join_small(sources: Sequence[Source]) -> list[Source]:
-    """The same bytes in the same order, from fewer sources."""
-    joined: list[Source] = []
-    run: list[TorchSource] = []
-    run_bytes = 0
-
-    def flush() -> None:
-        nonlocal run, run_bytes
-        if len(run) > 1:
-            joined.append(JoinedSource(tuple(source.tensor for source in run), run_bytes))
-        else:
-            joined.extend(run)
-        run, run_bytes = [], 0
-
-    for source in sources:
-        if not isinstance(source, TorchSource) or not _is_joinable(source):
-            flush()
-            joined.append(source)
-            continue
-        if run and (run_bytes + source.size_bytes > _JOINED_BYTES or run[0].tensor.dtype != source.tensor.dtype):
-            flush()
-        run.append(source)
-        run_bytes += source.size_bytes
-    flush()
-    return joined
-
-
-def _is_joinable(source: TorchSource) -> bool:
-    tensor = source.tensor
-    if not 0 < source.size_bytes < SMALL_BYTES or _dtype_name(tensor.dtype) not in _JOINABLE:
-        return False
-    return bool(tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg())
-
-
 @cache
 def _dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+class Described(NamedTuple):
+    """Many tensors, property by property."""
+
+    kinds: list[ArrayKind]
+    identities: list[Hashable]
+    sources: list[TorchSource]
+
+
+def storable_types() -> tuple[type, ...]:
+    torch = loaded_torch()
+    return () if torch is None else (torch.Tensor, torch.nn.Parameter)
+
+
 def live_array(tensor: Tensor, path: Path) -> LiveArray:
+    (kind,), (identity,), (source,) = describe([tensor], lambda _: path)
+    return LiveArray(kind, identity, source)
+
+
+def describe(tensors: Sequence[Tensor], path_of: Callable[[int], Path]) -> Described:
+    """``path_of`` says where a tensor is, by its position. A loop over tensors within C, for each property, costs a
+    tenth of one in Python that asks each tensor for everything.
+    """
     torch = loaded_torch()
     assert torch is not None
-    _check_storable(torch, tensor, path)
-    dtype = _dtype_name(tensor.dtype)
-    parameter = type(tensor) is torch.nn.Parameter
-    plain = tensor.detach()
-    device = "" if plain.is_cpu else str(plain.device)
-    array_type = ArrayType("torch", dtype, tuple(plain.shape), tensor.requires_grad, parameter, device)
-    address = plain.data_ptr() if plain.numel() else id(tensor)
-    lazy = (plain.is_conj(), plain.is_neg())
-    return LiveArray(
-        type=array_type,
-        item_bytes=plain.element_size(),
-        native_dtype=_NATIVE.get(dtype),
-        identity=(address, plain.stride(), lazy, array_type),
-        source=TorchSource(plain, plain.numel() * plain.element_size()),
-    )
+    of = torch.Tensor
+    if not (
+        set(map(type, tensors)).issubset(storable_types())
+        and not any(map(of.is_nested.__get__, tensors))
+        and set(map(of.layout.__get__, tensors)).issubset({torch.strided})
+    ):
+        _refuse_first(torch, tensors, path_of)
+    grads = list(map(of.requires_grad.__get__, tensors))
+    columns = (map(type, tensors), map(of.dtype.__get__, tensors), map(of.size, tensors), grads)
+    keys = list(zip(*columns, map(of.device.__get__, tensors), strict=True))
+    distinct = set(keys)
+    if not all(_is_storable(dtype, shape, device) for _, dtype, shape, _, device in distinct):
+        _refuse_first(torch, tensors, path_of)
+    kind_of = {key: _kind(torch, *key) for key in distinct}
+    joins_of = {key: _joins(key[1], key[4], kind.size_bytes) for key, kind in kind_of.items()}
+    kinds = list(map(kind_of.__getitem__, keys))
+    identities = _identities(tensors, keys)
+    if any(grads):  # reading what is recorded for gradients would be recorded too
+        tensors = [tensor.detach() if grad else tensor for tensor, grad in zip(tensors, grads, strict=True)]
+    joins = [
+        joins_of[key] if contiguous and not negated else None
+        for key, contiguous, negated in zip(keys, map(of.is_contiguous, tensors), map(of.is_neg, tensors), strict=True)
+    ]
+    # As TorchSource(...) makes them, without its detour through Python.
+    make = partial(tuple.__new__, TorchSource)
+    sources = list(map(make, zip(tensors, [kind.size_bytes for kind in kinds], joins, strict=True)))
+    return Described(kinds, identities, sources)
 
 
-def _check_storable(torch: Any, tensor: Tensor, path: Path) -> None:
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        name = type(tensor).__qualname__
-        refuse_as(path, f"a tensor of type {name}", "store its plain local tensor (for a DTensor: .to_local())")
+def _kind(torch: Any, tensor_class: type, dtype: Any, shape: Sequence[int], grad: bool, device: Any) -> ArrayKind:
+    name, device_name = _dtype_name(dtype), "" if device.type == "cpu" else str(device)
+    array_type = ArrayType("torch", name, tuple(shape), grad, tensor_class is torch.nn.Parameter, device_name)
+    return ArrayKind.of(array_type, dtype.itemsize, _NATIVE.get(name))
+
+
+def _joins(dtype: Any, device: Any, size_bytes: int) -> Any:
+    is_small = 0 < size_bytes < torch_sources.SMALL_BYTES
+    return dtype if is_small and device.type == "cpu" and _dtype_name(dtype) in JOINABLE else None
+
+
+def _identities(tensors: Sequence[Tensor], keys: Sequence[Hashable]) -> list[Hashable]:
+    """Equal where two tensors are one: most have an address that no other has, and need no closer look."""
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    if 0 not in (distinct := set(addresses)) and len(distinct) == len(addresses):
+        return addresses
+    counts = Counter(addresses)
+    return [
+        address if address and counts[address] == 1 else _identity(tensor, address, key)
+        for tensor, address, key in zip(tensors, addresses, keys, strict=True)
+    ]
+
+
+def _identity(tensor: Tensor, address: int, key: Hashable) -> Hashable:
+    # Tensors without bytes have no address that would tell them apart.
+    place = address if tensor.numel() else ("empty", id(tensor))
+    return place, tensor.stride(), tensor.is_conj(), tensor.is_neg(), key
+
+
+def _is_storable(dtype: Any, shape: Sequence[int], device: Any) -> bool:
+    return _dtype_name(dtype) in _DTYPES and len(shape) <= MAX_DIMENSIONS and device.type != "meta"
+
+
+def _refuse_first(torch: Any, tensors: Sequence[Tensor], path_of: Callable[[int], Path]) -> None:
+    for position, tensor in enumerate(tensors):
+        _refuse_unstorable(torch, tensor, path_of(position))
+
+
+def refuse_type(tensor: Tensor, path: Path) -> NoReturn:
+    name = type(tensor).__qualname__
+    refuse_as(path, f"a tensor of type {name}", "store its plain local tensor (for a DTensor: .to_local())")
+
+
+def _refuse_unstorable(torch: Any, tensor: Tensor, path: Path) -> None:
+    if type(tensor) not in storable_types():
+        refuse_type(tensor, path)
     if tensor.is_nested or tensor.layout is not torch.strided:
         refuse_as(path, f"a tensor of layout {tensor.layout}", "make it dense first: .to_dense()")
     if tensor.is_quantized:
@@ -217,7 +168,7 @@ def _check_storable(torch: Any, tensor: Tensor, path: Path) -> None:
 
 def _import_torch() -> Any:
     try:
-        return importlib.import_module("torch")
+        return loaded_torch() or importlib.import_module("torch")
     except ImportError as error:
         raise RefusedError("this state was saved from torch: install torch to restore it") from error
 
@@ -225,26 +176,33 @@ def _import_torch() -> Any:
 def _dtype(torch: Any, name: Json) -> Any:
     if not isinstance(name, str) or name not in _DTYPES:
         raise ValueError(f"{str(name)[:80]!r} is not a dtype of torch")
-    if not hasattr(torch, name):
+    dtype = getattr(torch, name, None)
+    if dtype is None:
         raise RefusedError(f"this state holds tensors of {name}, which torch {torch.__version__} lacks: upgrade torch")
-    return getattr(torch, name)
+    return dtype
 
 
 def item_bytes(array_type: ArrayType) -> int:
     return int(_dtype(_import_torch(), array_type.dtype).itemsize)
 
 
-def restore(array_type: ArrayType, data: memoryview) -> Tensor:
-    """A tensor over ``data``, which is writable; ValueError, TypeError or RuntimeError if it does not fit."""
-    torch = _import_torch()
-    dtype = _dtype(torch, array_type.dtype)
-    if len(data):
-        tensor = torch.frombuffer(data, dtype=torch.uint8).view(dtype).view(array_type.shape)
-    else:
-        tensor = torch.empty(array_type.shape, dtype=dtype)
-    if array_type.parameter:
-        return torch.nn.Parameter(tensor, requires_grad=array_type.requires_grad)
-    return tensor.requires_grad_(array_type.requires_grad)
+def maker(array_type: ArrayType) -> Callable[[memoryview | bytearray], Tensor]:
+    """Makes tensors over data that is writable; ValueError, TypeError or RuntimeError if it does not fit."""
+    torch, shape = _import_torch(), array_type.shape
+    dtype, requires_grad = _dtype(torch, array_type.dtype), array_type.requires_grad
+
+    def make(data: memoryview | bytearray) -> Tensor:
+        if not len(data):
+            tensor = torch.empty(shape, dtype=dtype)
+        elif len(shape) == 1:
+            tensor = torch.frombuffer(data, dtype=dtype, count=shape[0])
+        else:
+            tensor = torch.frombuffer(data, dtype=dtype).view(shape)
+        if array_type.parameter:
+            return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+        return tensor.requires_grad_() if requires_grad else tensor
+
+    return make
 
 
 def open_sink(tensor: Tensor, array_type: ArrayType, path: Path) -> Sink:
@@ -262,7 +220,7 @@ def open_sink(tensor: Tensor, array_type: ArrayType, path: Path) -> Sink:
         refuse_target(path, "an expanded tensor, whose elements share memory", "one with memory of its own")
     lazy = plain.is_conj() or plain.is_neg()
     if plain.device.type == "cpu" and plain.is_contiguous() and not lazy:
-        return FlatSink(_flat_bytes(plain) if plain.numel() else memoryview(bytearray()))
+        return FlatSink(flat_bytes(plain) if plain.numel() else memoryview(bytearray()))
     return ElementSink(plain, plain.element_size(), lambda data: elements(data, plain.dtype), assign)
 
 

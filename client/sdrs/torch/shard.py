@@ -17,8 +17,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import WriteResult
 
 from sdrs.state import EncodedState, encode_flat
-from sdrs.state.arrays import ArrayType, LiveArray
-from sdrs.state.blobs import BytesSource
+from sdrs.state.arrays import ArrayKind, LiveArray
 from sdrs.state.flatten import FlatState
 from sdrs.state.paths import Path, TensorNames
 from sdrs.state.torch_arrays import live_array
@@ -32,12 +31,15 @@ class PlannedSource:
 
     planner: SavePlanner
     item: WriteItem
-    type: ArrayType
-    size_bytes: int
+    kind: ArrayKind
+
+    @property
+    def size_bytes(self) -> int:
+        return self.kind.size_bytes
 
     def segments(self) -> Iterator[memoryview]:
         array = _resolve(self.planner, self.item)
-        if (array.type.dtype, array.type.shape) != (self.type.dtype, self.type.shape):
+        if array.kind.stored != self.kind.stored:
             raise SaveFailedError(f"{self.item.index.fqn} changed its shape or dtype while it was saved: save a copy")
         yield from array.source.segments()
 
@@ -55,13 +57,15 @@ def plan_shard(plan: SavePlan, planner: SavePlanner, rank: int) -> PlannedShard:
         names.append(unique.unique(_name(item)))
         arrays.append(_live(planner, item))
     tree: list[Any] = [entry for number, name in enumerate(names) for entry in (name, {"array": number})]
-    encoded = encode_flat(FlatState([*tree, {"dict": len(names)}], arrays, names))
+    kinds, sources = [array.kind for array in arrays], [array.source for array in arrays]
+    encoded = encode_flat(FlatState([*tree, {"dict": len(names)}], names, kinds, sources))
     spans = {name: (number, span) for number, blob in enumerate(encoded.blobs) for name, span in blob.spans().items()}
     results = []
     for item, name, array in zip(plan.items, names, arrays, strict=True):
         number, span = spans[name]
-        dtype = getattr(torch, array.type.dtype) if array.type.kind == "torch" else None
-        shape = array.type.shape if dtype is not None else ()
+        array_type = array.kind.type
+        dtype = getattr(torch, array_type.dtype) if array_type.kind == "torch" else None
+        shape = array_type.shape if dtype is not None else ()
         place = Place(rank, number, span.start, span.end, dtype, shape)
         results.append(WriteResult(item.index, span.end - span.start, place))
     return PlannedShard(encoded, results)
@@ -79,12 +83,10 @@ def _live(planner: SavePlanner, item: WriteItem) -> LiveArray:
     if item.type == WriteItemType.BYTE_IO:
         data = planner.resolve_data(item)
         assert isinstance(data, io.BytesIO)
-        raw = data.getvalue()
-        return LiveArray(ArrayType("bytes", "bytes", (len(raw),)), 1, "U8", id(raw), BytesSource(raw))
+        return LiveArray.of_bytes(data.getvalue())
     # Only looked at here: what the planner made of it is let go, and made again when it is sent.
-    array = _resolve(planner, item)
-    source = PlannedSource(planner, item, array.type, array.source.size_bytes)
-    return LiveArray(array.type, array.item_bytes, array.native_dtype, id(source), source)
+    kind = _resolve(planner, item).kind
+    return LiveArray(kind, id(item), PlannedSource(planner, item, kind))
 
 
 def _resolve(planner: SavePlanner, item: WriteItem) -> LiveArray:

@@ -1,13 +1,15 @@
-"""Moving the bytes of one blob to or from one node: one interface, three ways.
+"""Moving the bytes of one blob to or from one node: one interface, four ways.
 
 =====================  ==================  =============================================================
 ``grpc_stream``        write and read      works wherever calls work; small blobs, or when all else fails
 ``data_channel``       write and read      a plain socket opened by a ticket; a blob of a MiB and more
 ``local_file``         read                the node on this host passes the open file itself
+``staged_copy``        read                it passes the memory that the blob was staged in, as long as it has that
 =====================  ==================  =============================================================
 
-``routes`` chooses. Writers compare what the node stored with what they sent (I1); what is read is only as good as the
-checks in ``sdrs.restore.blocks`` (I5). A file is read in the caller's own time: the disk that it waits for is here.
+``routes`` chooses between the first three; ``sdrs.restore.staged`` looks for the last. Writers compare what the node
+stored with what they sent (I1); what is read is only as good as the checks in ``sdrs.restore.blocks`` (I5). A file is
+read in the caller's own time: the disk that it waits for is here.
 """
 
 from __future__ import annotations

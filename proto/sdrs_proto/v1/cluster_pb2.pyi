@@ -74,7 +74,7 @@ class Group(_message.Message):
     def __init__(self, id: _Optional[str] = ..., pool: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., primary: _Optional[str] = ..., home: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ["cordoned", "disks", "domain", "draining", "endpoints", "flapping", "id", "last_seen_unix_ms", "pid", "state", "version"]
+    __slots__ = ["cordoned", "disks", "domain", "draining", "endpoints", "flapping", "id", "last_seen_unix_ms", "pid", "staging", "state", "version"]
     CORDONED_FIELD_NUMBER: _ClassVar[int]
     DISKS_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +84,7 @@ class Node(_message.Message):
     ID_FIELD_NUMBER: _ClassVar[int]
     LAST_SEEN_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    STAGING_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     cordoned: bool
@@ -95,9 +96,10 @@ class Node(_message.Message):
     id: str
     last_seen_unix_ms: int
     pid: int
+    staging: Staging
     state: NodeState
     version: str
-    def __init__(self, id: _Optional[str] = ..., endpoints: _Optional[_Union[Endpoints, _Mapping]] = ..., domain: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., disks: _Optional[_Iterable[_Union[Disk, _Mapping]]] = ..., last_seen_unix_ms: _Optional[int] = ..., cordoned: bool = ..., flapping: bool = ..., draining: bool = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., endpoints: _Optional[_Union[Endpoints, _Mapping]] = ..., domain: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., disks: _Optional[_Iterable[_Union[Disk, _Mapping]]] = ..., last_seen_unix_ms: _Optional[int] = ..., cordoned: bool = ..., flapping: bool = ..., draining: bool = ..., staging: _Optional[_Union[Staging, _Mapping]] = ...) -> None: ...
 
 class Pool(_message.Message):
     __slots__ = ["allow_degraded", "checkpoint_count", "data_fragments", "layout", "level", "mirror_pool", "mirror_ratio", "mirrored_bytes", "mirrored_count", "mirrors", "name", "node_ids", "parity_fragments", "quota_bytes", "read_policy", "retention", "used_bytes"]
@@ -146,6 +148,20 @@ class Retention(_message.Message):
     keep_last: int
     max_age_seconds: int
     def __init__(self, keep_last: _Optional[int] = ..., keep_every_steps: _Optional[int] = ..., max_age_seconds: _Optional[int] = ...) -> None: ...
+
+class Staging(_message.Message):
+    __slots__ = ["budget_bytes", "kept_bytes", "oldest_waiting_ms", "taken_bytes", "waiting_count"]
+    BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_WAITING_MS_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    budget_bytes: int
+    kept_bytes: int
+    oldest_waiting_ms: int
+    taken_bytes: int
+    waiting_count: int
+    def __init__(self, budget_bytes: _Optional[int] = ..., taken_bytes: _Optional[int] = ..., kept_bytes: _Optional[int] = ..., waiting_count: _Optional[int] = ..., oldest_waiting_ms: _Optional[int] = ...) -> None: ...
 
 class Level(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

@@ -816,7 +816,7 @@ class ReportRoundResponse(_message.Message):
     def __init__(self, outcome: _Optional[_Union[RoundOutcome, str]] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class ScrubStatus(_message.Message):
-    __slots__ = ["bad_fragments", "bytes_per_second", "checked_bytes", "checked_checkpoints", "checked_fragments", "damaged_checkpoints", "depth", "ended_unix_ms", "id", "job", "missing_fragments", "problems", "repaired_fragments", "started_unix_ms", "total_checkpoints", "trigger", "undecided_fragments", "unknown_fragments"]
+    __slots__ = ["bad_fragments", "bytes_per_second", "checked_bytes", "checked_checkpoints", "checked_fragments", "damaged_checkpoints", "depth", "ended_unix_ms", "id", "job", "missing_fragments", "problems", "repaired_fragments", "started_unix_ms", "stopped", "total_checkpoints", "trigger", "undecided_fragments", "unknown_fragments"]
     BAD_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     CHECKED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -831,6 +831,7 @@ class ScrubStatus(_message.Message):
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     REPAIRED_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     STARTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     TOTAL_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     TRIGGER_FIELD_NUMBER: _ClassVar[int]
     UNDECIDED_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -849,11 +850,12 @@ class ScrubStatus(_message.Message):
     problems: _containers.RepeatedScalarFieldContainer[str]
     repaired_fragments: int
     started_unix_ms: int
+    stopped: bool
     total_checkpoints: int
     trigger: str
     undecided_fragments: int
     unknown_fragments: int
-    def __init__(self, id: _Optional[str] = ..., depth: _Optional[_Union[ScrubDepth, str]] = ..., job: _Optional[str] = ..., started_unix_ms: _Optional[int] = ..., ended_unix_ms: _Optional[int] = ..., checked_checkpoints: _Optional[int] = ..., total_checkpoints: _Optional[int] = ..., checked_fragments: _Optional[int] = ..., checked_bytes: _Optional[int] = ..., bytes_per_second: _Optional[int] = ..., bad_fragments: _Optional[int] = ..., missing_fragments: _Optional[int] = ..., repaired_fragments: _Optional[int] = ..., undecided_fragments: _Optional[int] = ..., unknown_fragments: _Optional[int] = ..., damaged_checkpoints: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., trigger: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., depth: _Optional[_Union[ScrubDepth, str]] = ..., job: _Optional[str] = ..., started_unix_ms: _Optional[int] = ..., ended_unix_ms: _Optional[int] = ..., checked_checkpoints: _Optional[int] = ..., total_checkpoints: _Optional[int] = ..., checked_fragments: _Optional[int] = ..., checked_bytes: _Optional[int] = ..., bytes_per_second: _Optional[int] = ..., bad_fragments: _Optional[int] = ..., missing_fragments: _Optional[int] = ..., repaired_fragments: _Optional[int] = ..., undecided_fragments: _Optional[int] = ..., unknown_fragments: _Optional[int] = ..., damaged_checkpoints: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., trigger: _Optional[str] = ..., stopped: bool = ...) -> None: ...
 
 class SetAutomaticRequest(_message.Message):
     __slots__ = ["paused", "reason", "request_id"]
@@ -912,6 +914,18 @@ class StartScrubRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., depth: _Optional[_Union[ScrubDepth, str]] = ..., job: _Optional[str] = ...) -> None: ...
 
 class StartScrubResponse(_message.Message):
+    __slots__ = ["scrub"]
+    SCRUB_FIELD_NUMBER: _ClassVar[int]
+    scrub: ScrubStatus
+    def __init__(self, scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ...) -> None: ...
+
+class StopScrubRequest(_message.Message):
+    __slots__ = ["request_id"]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class StopScrubResponse(_message.Message):
     __slots__ = ["scrub"]
     SCRUB_FIELD_NUMBER: _ClassVar[int]
     scrub: ScrubStatus

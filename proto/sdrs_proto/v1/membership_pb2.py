@@ -15,41 +15,41 @@ from sdrs_proto.v1 import checkpoint_pb2 as sdrs__proto_dot_v1_dot_checkpoint__p
 from sdrs_proto.v1 import cluster_pb2 as sdrs__proto_dot_v1_dot_cluster__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esdrs_proto/v1/membership.proto\x12\x07sdrs.v1\x1a\x1esdrs_proto/v1/checkpoint.proto\x1a\x1bsdrs_proto/v1/cluster.proto\"\xb2\x01\n\x13RegisterNodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x1b\n\x04node\x18\x03 \x01(\x0b\x32\r.sdrs.v1.Node\x12\x10\n\x08node_key\x18\x04 \x01(\t\x12\x13\n\x0bincarnation\x18\x05 \x01(\x04\x12\x10\n\x08revision\x18\x06 \x01(\x04\x12\x0c\n\x04term\x18\x07 \x01(\x04\x12\x0f\n\x07term_id\x18\x08 \x01(\t\"p\n\x14RegisterNodeResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12%\n\tauthority\x18\x02 \x01(\x0b\x32\x12.sdrs.v1.Authority\x12\x1d\n\x15heartbeat_interval_ms\x18\x03 \x01(\x04\"Q\n\tAuthority\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x0f\n\x07term_id\x18\x04 \x01(\t\"w\n\x10HeartbeatRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x10\n\x08node_key\x18\x02 \x01(\t\x12\x1c\n\x05\x64isks\x18\x03 \x03(\x0b\x32\r.sdrs.v1.Disk\x12\"\n\x06\x65pochs\x18\x04 \x03(\x0b\x32\x12.sdrs.v1.HeldEpoch\",\n\tHeldEpoch\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"e\n\x11HeartbeatResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.sdrs.v1.Authority\x12)\n\x0b\x61ssignments\x18\x02 \x01(\x0b\x32\x14.sdrs.v1.Assignments\"\x84\x01\n\x0b\x41ssignments\x12\x1e\n\x06groups\x18\x01 \x03(\x0b\x32\x0e.sdrs.v1.Group\x12\x1c\n\x05nodes\x18\x02 \x03(\x0b\x32\r.sdrs.v1.Node\x12\x1c\n\x05pools\x18\x03 \x03(\x0b\x32\r.sdrs.v1.Pool\x12\x19\n\x11\x64raining_disk_ids\x18\x04 \x03(\t\"\x89\x01\n\x07Receipt\x12\x12\n\ncapability\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x04\x12\x10\n\x08group_id\x18\x05 \x01(\t\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x1d\n\x05shard\x18\x07 \x01(\x0b\x32\x0e.sdrs.v1.Shard\"t\n\x17RegisterReceiptsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x10\n\x08node_key\x18\x03 \x01(\t\x12\"\n\x08receipts\x18\x04 \x03(\x0b\x32\x10.sdrs.v1.Receipt\"C\n\x0eReceiptOutcome\x12!\n\x05state\x18\x01 \x01(\x0e\x32\x12.sdrs.v1.SaveState\x12\x0e\n\x06status\x18\x02 \x01(\x0c\"E\n\x18RegisterReceiptsResponse\x12)\n\x08outcomes\x18\x01 \x03(\x0b\x32\x17.sdrs.v1.ReceiptOutcome\"\xb9\x01\n\x13ReportMemberRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x10\n\x08node_key\x18\x03 \x01(\t\x12\x10\n\x08group_id\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x11\n\tmember_id\x18\x06 \x01(\t\x12\'\n\x07trouble\x18\x07 \x01(\x0e\x32\x16.sdrs.v1.MemberTrouble\x12\x0e\n\x06\x64\x65tail\x18\x08 \x01(\t\"\x16\n\x14ReportMemberResponse*c\n\rMemberTrouble\x12\x1e\n\x1aMEMBER_TROUBLE_UNSPECIFIED\x10\x00\x12\x19\n\x15MEMBER_TROUBLE_FAILED\x10\x01\x12\x17\n\x13MEMBER_TROUBLE_SLOW\x10\x02\x32\xc7\x02\n\nMembership\x12K\n\x0cRegisterNode\x12\x1c.sdrs.v1.RegisterNodeRequest\x1a\x1d.sdrs.v1.RegisterNodeResponse\x12\x46\n\tHeartbeat\x12\x19.sdrs.v1.HeartbeatRequest\x1a\x1a.sdrs.v1.HeartbeatResponse(\x01\x30\x01\x12W\n\x10RegisterReceipts\x12 .sdrs.v1.RegisterReceiptsRequest\x1a!.sdrs.v1.RegisterReceiptsResponse\x12K\n\x0cReportMember\x12\x1c.sdrs.v1.ReportMemberRequest\x1a\x1d.sdrs.v1.ReportMemberResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esdrs_proto/v1/membership.proto\x12\x07sdrs.v1\x1a\x1esdrs_proto/v1/checkpoint.proto\x1a\x1bsdrs_proto/v1/cluster.proto\"\xb2\x01\n\x13RegisterNodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x1b\n\x04node\x18\x03 \x01(\x0b\x32\r.sdrs.v1.Node\x12\x10\n\x08node_key\x18\x04 \x01(\t\x12\x13\n\x0bincarnation\x18\x05 \x01(\x04\x12\x10\n\x08revision\x18\x06 \x01(\x04\x12\x0c\n\x04term\x18\x07 \x01(\x04\x12\x0f\n\x07term_id\x18\x08 \x01(\t\"p\n\x14RegisterNodeResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12%\n\tauthority\x18\x02 \x01(\x0b\x32\x12.sdrs.v1.Authority\x12\x1d\n\x15heartbeat_interval_ms\x18\x03 \x01(\x04\"Q\n\tAuthority\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x0f\n\x07term_id\x18\x04 \x01(\t\"\x9a\x01\n\x10HeartbeatRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x10\n\x08node_key\x18\x02 \x01(\t\x12\x1c\n\x05\x64isks\x18\x03 \x03(\x0b\x32\r.sdrs.v1.Disk\x12\"\n\x06\x65pochs\x18\x04 \x03(\x0b\x32\x12.sdrs.v1.HeldEpoch\x12!\n\x07staging\x18\x05 \x01(\x0b\x32\x10.sdrs.v1.Staging\",\n\tHeldEpoch\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"e\n\x11HeartbeatResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.sdrs.v1.Authority\x12)\n\x0b\x61ssignments\x18\x02 \x01(\x0b\x32\x14.sdrs.v1.Assignments\"\x84\x01\n\x0b\x41ssignments\x12\x1e\n\x06groups\x18\x01 \x03(\x0b\x32\x0e.sdrs.v1.Group\x12\x1c\n\x05nodes\x18\x02 \x03(\x0b\x32\r.sdrs.v1.Node\x12\x1c\n\x05pools\x18\x03 \x03(\x0b\x32\r.sdrs.v1.Pool\x12\x19\n\x11\x64raining_disk_ids\x18\x04 \x03(\t\"\x89\x01\n\x07Receipt\x12\x12\n\ncapability\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x04\x12\x10\n\x08group_id\x18\x05 \x01(\t\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x1d\n\x05shard\x18\x07 \x01(\x0b\x32\x0e.sdrs.v1.Shard\"t\n\x17RegisterReceiptsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x10\n\x08node_key\x18\x03 \x01(\t\x12\"\n\x08receipts\x18\x04 \x03(\x0b\x32\x10.sdrs.v1.Receipt\"C\n\x0eReceiptOutcome\x12!\n\x05state\x18\x01 \x01(\x0e\x32\x12.sdrs.v1.SaveState\x12\x0e\n\x06status\x18\x02 \x01(\x0c\"E\n\x18RegisterReceiptsResponse\x12)\n\x08outcomes\x18\x01 \x03(\x0b\x32\x17.sdrs.v1.ReceiptOutcome\"\xb9\x01\n\x13ReportMemberRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x10\n\x08node_key\x18\x03 \x01(\t\x12\x10\n\x08group_id\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x11\n\tmember_id\x18\x06 \x01(\t\x12\'\n\x07trouble\x18\x07 \x01(\x0e\x32\x16.sdrs.v1.MemberTrouble\x12\x0e\n\x06\x64\x65tail\x18\x08 \x01(\t\"\x16\n\x14ReportMemberResponse*c\n\rMemberTrouble\x12\x1e\n\x1aMEMBER_TROUBLE_UNSPECIFIED\x10\x00\x12\x19\n\x15MEMBER_TROUBLE_FAILED\x10\x01\x12\x17\n\x13MEMBER_TROUBLE_SLOW\x10\x02\x32\xc7\x02\n\nMembership\x12K\n\x0cRegisterNode\x12\x1c.sdrs.v1.RegisterNodeRequest\x1a\x1d.sdrs.v1.RegisterNodeResponse\x12\x46\n\tHeartbeat\x12\x19.sdrs.v1.HeartbeatRequest\x1a\x1a.sdrs.v1.HeartbeatResponse(\x01\x30\x01\x12W\n\x10RegisterReceipts\x12 .sdrs.v1.RegisterReceiptsRequest\x1a!.sdrs.v1.RegisterReceiptsResponse\x12K\n\x0cReportMember\x12\x1c.sdrs.v1.ReportMemberRequest\x1a\x1d.sdrs.v1.ReportMemberResponseb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sdrs_proto.v1.membership_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _MEMBERTROUBLE._serialized_start=1497
-  _MEMBERTROUBLE._serialized_end=1596
+  _MEMBERTROUBLE._serialized_start=1533
+  _MEMBERTROUBLE._serialized_end=1632
   _REGISTERNODEREQUEST._serialized_start=105
   _REGISTERNODEREQUEST._serialized_end=283
   _REGISTERNODERESPONSE._serialized_start=285
   _REGISTERNODERESPONSE._serialized_end=397
   _AUTHORITY._serialized_start=399
   _AUTHORITY._serialized_end=480
-  _HEARTBEATREQUEST._serialized_start=482
-  _HEARTBEATREQUEST._serialized_end=601
-  _HELDEPOCH._serialized_start=603
-  _HELDEPOCH._serialized_end=647
-  _HEARTBEATRESPONSE._serialized_start=649
-  _HEARTBEATRESPONSE._serialized_end=750
-  _ASSIGNMENTS._serialized_start=753
-  _ASSIGNMENTS._serialized_end=885
-  _RECEIPT._serialized_start=888
-  _RECEIPT._serialized_end=1025
-  _REGISTERRECEIPTSREQUEST._serialized_start=1027
-  _REGISTERRECEIPTSREQUEST._serialized_end=1143
-  _RECEIPTOUTCOME._serialized_start=1145
-  _RECEIPTOUTCOME._serialized_end=1212
-  _REGISTERRECEIPTSRESPONSE._serialized_start=1214
-  _REGISTERRECEIPTSRESPONSE._serialized_end=1283
-  _REPORTMEMBERREQUEST._serialized_start=1286
-  _REPORTMEMBERREQUEST._serialized_end=1471
-  _REPORTMEMBERRESPONSE._serialized_start=1473
-  _REPORTMEMBERRESPONSE._serialized_end=1495
-  _MEMBERSHIP._serialized_start=1599
-  _MEMBERSHIP._serialized_end=1926
+  _HEARTBEATREQUEST._serialized_start=483
+  _HEARTBEATREQUEST._serialized_end=637
+  _HELDEPOCH._serialized_start=639
+  _HELDEPOCH._serialized_end=683
+  _HEARTBEATRESPONSE._serialized_start=685
+  _HEARTBEATRESPONSE._serialized_end=786
+  _ASSIGNMENTS._serialized_start=789
+  _ASSIGNMENTS._serialized_end=921
+  _RECEIPT._serialized_start=924
+  _RECEIPT._serialized_end=1061
+  _REGISTERRECEIPTSREQUEST._serialized_start=1063
+  _REGISTERRECEIPTSREQUEST._serialized_end=1179
+  _RECEIPTOUTCOME._serialized_start=1181
+  _RECEIPTOUTCOME._serialized_end=1248
+  _REGISTERRECEIPTSRESPONSE._serialized_start=1250
+  _REGISTERRECEIPTSRESPONSE._serialized_end=1319
+  _REPORTMEMBERREQUEST._serialized_start=1322
+  _REPORTMEMBERREQUEST._serialized_end=1507
+  _REPORTMEMBERRESPONSE._serialized_start=1509
+  _REPORTMEMBERRESPONSE._serialized_end=1531
+  _MEMBERSHIP._serialized_start=1635
+  _MEMBERSHIP._serialized_end=1962
 # @@protoc_insertion_point(module_scope)

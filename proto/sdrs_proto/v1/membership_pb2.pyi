@@ -36,16 +36,18 @@ class Authority(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., term: _Optional[int] = ..., revision: _Optional[int] = ..., term_id: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ["disks", "epochs", "node_id", "node_key"]
+    __slots__ = ["disks", "epochs", "node_id", "node_key", "staging"]
     DISKS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_KEY_FIELD_NUMBER: _ClassVar[int]
+    STAGING_FIELD_NUMBER: _ClassVar[int]
     disks: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Disk]
     epochs: _containers.RepeatedCompositeFieldContainer[HeldEpoch]
     node_id: str
     node_key: str
-    def __init__(self, node_id: _Optional[str] = ..., node_key: _Optional[str] = ..., disks: _Optional[_Iterable[_Union[_cluster_pb2.Disk, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[HeldEpoch, _Mapping]]] = ...) -> None: ...
+    staging: _cluster_pb2.Staging
+    def __init__(self, node_id: _Optional[str] = ..., node_key: _Optional[str] = ..., disks: _Optional[_Iterable[_Union[_cluster_pb2.Disk, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[HeldEpoch, _Mapping]]] = ..., staging: _Optional[_Union[_cluster_pb2.Staging, _Mapping]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ["assignments", "authority"]

@@ -29,6 +29,16 @@ class FreeSegment(_message.Message):
     segment_id: str
     def __init__(self, segment_id: _Optional[str] = ...) -> None: ...
 
+class ReadStaged(_message.Message):
+    __slots__ = ["ordinal", "rank", "save_id"]
+    ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SAVE_ID_FIELD_NUMBER: _ClassVar[int]
+    ordinal: int
+    rank: int
+    save_id: str
+    def __init__(self, save_id: _Optional[str] = ..., rank: _Optional[int] = ..., ordinal: _Optional[int] = ...) -> None: ...
+
 class ReserveSegment(_message.Message):
     __slots__ = ["size_bytes"]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -42,8 +52,9 @@ class SealSegment(_message.Message):
     def __init__(self, shard: _Optional[_Union[StagedShard, _Mapping]] = ...) -> None: ...
 
 class StageEvent(_message.Message):
-    __slots__ = ["number", "phase", "save_id", "segment_id", "sent_bytes", "size_bytes", "staged_id", "status"]
+    __slots__ = ["number", "offset", "phase", "save_id", "segment_id", "sent_bytes", "size_bytes", "staged_id", "status", "table"]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -51,7 +62,9 @@ class StageEvent(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STAGED_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     number: int
+    offset: int
     phase: StagePhase
     save_id: str
     segment_id: str
@@ -59,23 +72,26 @@ class StageEvent(_message.Message):
     size_bytes: int
     staged_id: str
     status: bytes
-    def __init__(self, number: _Optional[int] = ..., status: _Optional[bytes] = ..., segment_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., staged_id: _Optional[str] = ..., phase: _Optional[_Union[StagePhase, str]] = ..., save_id: _Optional[str] = ..., sent_bytes: _Optional[int] = ...) -> None: ...
+    table: bytes
+    def __init__(self, number: _Optional[int] = ..., status: _Optional[bytes] = ..., segment_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., staged_id: _Optional[str] = ..., phase: _Optional[_Union[StagePhase, str]] = ..., save_id: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., table: _Optional[bytes] = ...) -> None: ...
 
 class StageRequest(_message.Message):
-    __slots__ = ["cancel", "follow", "free", "number", "reserve", "seal"]
+    __slots__ = ["cancel", "follow", "free", "number", "read", "reserve", "seal"]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     FREE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
     SEAL_FIELD_NUMBER: _ClassVar[int]
     cancel: CancelStaged
     follow: FollowStaged
     free: FreeSegment
     number: int
+    read: ReadStaged
     reserve: ReserveSegment
     seal: SealSegment
-    def __init__(self, number: _Optional[int] = ..., reserve: _Optional[_Union[ReserveSegment, _Mapping]] = ..., seal: _Optional[_Union[SealSegment, _Mapping]] = ..., free: _Optional[_Union[FreeSegment, _Mapping]] = ..., follow: _Optional[_Union[FollowStaged, _Mapping]] = ..., cancel: _Optional[_Union[CancelStaged, _Mapping]] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., reserve: _Optional[_Union[ReserveSegment, _Mapping]] = ..., seal: _Optional[_Union[SealSegment, _Mapping]] = ..., free: _Optional[_Union[FreeSegment, _Mapping]] = ..., follow: _Optional[_Union[FollowStaged, _Mapping]] = ..., cancel: _Optional[_Union[CancelStaged, _Mapping]] = ..., read: _Optional[_Union[ReadStaged, _Mapping]] = ...) -> None: ...
 
 class StagedBlob(_message.Message):
     __slots__ = ["offset", "size_bytes"]

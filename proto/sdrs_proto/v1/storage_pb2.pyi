@@ -154,6 +154,14 @@ class FragmentSource(_message.Message):
     node: _cluster_pb2.Node
     def __init__(self, node: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ..., fragment_index: _Optional[int] = ..., hash: _Optional[str] = ...) -> None: ...
 
+class FragmentUnderWay(_message.Message):
+    __slots__ = ["made_bytes", "name"]
+    MADE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    made_bytes: int
+    name: FragmentName
+    def __init__(self, name: _Optional[_Union[FragmentName, _Mapping]] = ..., made_bytes: _Optional[int] = ...) -> None: ...
+
 class HeldFragment(_message.Message):
     __slots__ = ["blob_id", "code", "disk_id", "fragment_index", "hash", "save_id", "size_bytes", "source_hash", "source_size_bytes"]
     BLOB_ID_FIELD_NUMBER: _ClassVar[int]
@@ -221,10 +229,12 @@ class LookupFragmentsRequest(_message.Message):
     def __init__(self, fragments: _Optional[_Iterable[_Union[FragmentName, _Mapping]]] = ..., group_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class LookupFragmentsResponse(_message.Message):
-    __slots__ = ["held"]
+    __slots__ = ["held", "under_way"]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
     held: _containers.RepeatedCompositeFieldContainer[HeldFragment]
-    def __init__(self, held: _Optional[_Iterable[_Union[HeldFragment, _Mapping]]] = ...) -> None: ...
+    under_way: _containers.RepeatedCompositeFieldContainer[FragmentUnderWay]
+    def __init__(self, held: _Optional[_Iterable[_Union[HeldFragment, _Mapping]]] = ..., under_way: _Optional[_Iterable[_Union[FragmentUnderWay, _Mapping]]] = ...) -> None: ...
 
 class OpenReadRequest(_message.Message):
     __slots__ = ["blob_id", "for_repair", "fragment_index", "length", "offset"]

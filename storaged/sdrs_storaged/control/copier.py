@@ -21,11 +21,12 @@ from sdrs_core.errors import (
     UnavailableError,
 )
 from sdrs_core.ids import BlobId, DiskId, NodeId, PoolName, SaveId
-from sdrs_core.repair import Copy, Trim
+from sdrs_core.remedies import Copy, Trim
 from sdrs_core.stocks import fragment_bytes
 from sdrs_storaged.control.claims import Claims, FragmentName
 from sdrs_storaged.control.holders import HolderRecords
 from sdrs_storaged.control.members import Members
+from sdrs_storaged.control.progress import Measured
 from sdrs_storaged.control.records import Records, Stored
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
@@ -50,6 +51,8 @@ class Leash:
 
     limit: Callable[[], int]
     is_called_off: bool = False
+    # How far what is being made is; None before that has begun.
+    measured: Measured | None = None
 
     def check(self) -> None:
         if self.is_called_off:
@@ -113,6 +116,10 @@ class CopyCommands(Protocol):
         self, node: Node, pull: Pull, sources: Sequence[tuple[Node, Holder]], order: Order
     ) -> HeldFragment:
         """``sources``: who holds which fragment of ``pull.source``."""
+        ...
+
+    async def made_bytes(self, node: Node, name: FragmentName) -> int:
+        """How much of a fragment that it was told to make is there; 0 also if it is not known."""
         ...
 
     async def drop_fragments(
@@ -179,9 +186,18 @@ class Copier:
                     if leash.is_called_off:
                         await self._call_off(node, asked, order)
                         leash.check()
+                    if leash.measured:
+                        leash.measured.reach(leash.measured.whole_bytes + await self._made_bytes(node, pull))
             finally:
                 calling.cancel()
                 await asyncio.gather(calling, return_exceptions=True)
+
+    async def _made_bytes(self, node: Node, pull: Pull) -> int:
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                return await self._nodes.made_bytes(node, (pull.blob.id, pull.fragment_index))
+        except (SdrsError, TimeoutError):
+            return 0  # it is told another time
 
     async def _call_off(self, node: Node, pull: Pull, order: Order) -> None:
         try:

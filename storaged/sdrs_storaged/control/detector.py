@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
-from sdrs_core.cluster import Disk, Node
+from sdrs_core.cluster import Disk, Node, Staging
 from sdrs_core.detection import (
     Heard,
     effective_suspect_after,
@@ -43,6 +43,7 @@ class Probe(Protocol):
 @dataclass(slots=True)
 class _Pulse:
     disks: tuple[Disk, ...] = ()
+    staging: Staging | None = None
     seen_seconds: float | None = None
     seen_unix_ms: int = 0
     stream: object | None = None
@@ -90,11 +91,16 @@ class Detector:
     # What comes in
 
     def beat(
-        self, node_id: NodeId, disks: tuple[Disk, ...], stream: object, epochs: Mapping[GroupId, int] | None = None
+        self,
+        node_id: NodeId,
+        disks: tuple[Disk, ...],
+        stream: object,
+        epochs: Mapping[GroupId, int] | None = None,
+        staging: Staging | None = None,
     ) -> None:
         pulse = self._pulses.setdefault(node_id, _Pulse())
         is_news = pulse.seen_seconds is None or pulse.stream is None or _writability(pulse.disks) != _writability(disks)
-        pulse.disks = disks
+        pulse.disks, pulse.staging = disks, staging
         pulse.seen_seconds = self._clock.monotonic_seconds()
         pulse.seen_unix_ms = self._clock.unix_ms()
         pulse.stream = stream
@@ -248,6 +254,10 @@ class Detector:
     def disks(self, node_id: NodeId) -> tuple[Disk, ...]:
         pulse = self._pulses.get(node_id)
         return pulse.disks if pulse else ()
+
+    def staging(self, node_id: NodeId) -> Staging | None:
+        pulse = self._pulses.get(node_id)
+        return pulse.staging if pulse else None
 
     def last_seen_unix_ms(self, node_id: NodeId) -> int:
         pulse = self._pulses.get(node_id)

@@ -10,7 +10,7 @@ from itertools import count
 from sdrs_core.balance import Balance
 from sdrs_core.checkpoints import Save
 from sdrs_core.ids import BlobId, NodeId, PoolName, SaveId
-from sdrs_core.repair import Copy, Urgency
+from sdrs_core.remedies import Copy, Urgency
 from sdrs_storaged.control.held import Amount, Held
 from sdrs_storaged.control.records import Stored
 from sdrs_storaged.control.stocks import View

@@ -18,9 +18,10 @@ from sdrs_core.errors import SdrsError, UnavailableError
 from sdrs_core.failover import Liveness
 from sdrs_core.ids import BlobId, NodeId, random_id
 from sdrs_core.mirroring import twin_of
-from sdrs_core.repair import Decision
+from sdrs_core.remedies import Decision
 from sdrs_core.reshaping import Make, is_good_enough, plan_make
 from sdrs_core.soundness import counted
+from sdrs_core.stocks import fragment_bytes
 from sdrs_storaged.control.claims import Claims
 from sdrs_storaged.control.copier import Copier, Leash, Pull
 from sdrs_storaged.control.holders import HolderRecords
@@ -66,6 +67,9 @@ class Maker:
                     try:
                         async with reserve(target, leash):
                             made.append(await self._copier.pull(target, pull, action.sources, leash))
+                            if leash.measured:
+                                leash.measured.whole_bytes += fragment_bytes(new, index)
+                                leash.measured.reach(leash.measured.whole_bytes)
                     except SdrsError as error:
                         if not self._copier.is_refusal(error, target):
                             raise

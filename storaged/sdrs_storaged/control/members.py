@@ -8,7 +8,7 @@ import hmac
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from sdrs_core.cluster import Authority, Disk, DiskState, Group, Node, NodeState, Order, Pool
+from sdrs_core.cluster import Authority, Disk, DiskState, Group, Node, NodeState, Order, Pool, Staging
 from sdrs_core.errors import NotFoundError, PermissionDeniedError, RefusedError
 from sdrs_core.failover import Liveness, NodeFacts, View, problem_of, refusal_of
 from sdrs_core.ids import DiskId, GroupId, NodeId, PoolName, SaveId, check_name
@@ -101,7 +101,8 @@ class Members:
             self._check_not_removed(node.id, secret)
         # After that: a stranger under a known name must not be able to stop the cluster.
         await self._notice_time_travel(node.id, seen)
-        joined = replace(node, state=NodeState.DOWN, disks=(), cordoned=False, draining=False, flapping=False)
+        joined = replace(node, state=NodeState.DOWN, disks=(), staging=None)
+        joined = replace(joined, cordoned=False, draining=False, flapping=False)
         record = NodeRecord(joined, secret)
         if known:
             kept = known.value
@@ -193,9 +194,14 @@ class Members:
             raise PermissionDeniedError(f"this is not node {node_id}: its key does not match")
 
     def beat(
-        self, node_id: NodeId, disks: tuple[Disk, ...], stream: object, epochs: Mapping[GroupId, int] | None = None
+        self,
+        node_id: NodeId,
+        disks: tuple[Disk, ...],
+        stream: object,
+        epochs: Mapping[GroupId, int] | None = None,
+        staging: Staging | None = None,
     ) -> None:
-        self._detector.beat(node_id, disks, stream, epochs)
+        self._detector.beat(node_id, disks, stream, epochs, staging)
 
     def stream_ended(self, node_id: NodeId, stream: object) -> None:
         if node_id in self._tables.nodes:
@@ -223,6 +229,7 @@ class Members:
             disks=tuple(_as_recorded(disk, known) for disk in self._detector.disks(node_id)),
             last_seen_unix_ms=self._detector.last_seen_unix_ms(node_id),
             flapping=self._detector.is_flapping(node_id),
+            staging=self._detector.staging(node_id),
         )
 
     def domains(self) -> dict[NodeId, str]:

@@ -11,7 +11,7 @@ from sdrs_core.checkpoints import Blob, Holder, Save, Shard
 from sdrs_core.cluster import Pool
 from sdrs_core.errors import DiskFailedError, FullError, SdrsError
 from sdrs_core.ids import NodeId
-from sdrs_core.repair import Action, Copy, Forget, Trim
+from sdrs_core.remedies import Action, Copy, Forget, Trim
 from sdrs_core.reshaping import Make
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.copier import Copier, Leash
@@ -42,7 +42,6 @@ class Mender:
         self._holders = holders
         self._copier = copier
         self._maker = maker
-        self._clock = clock
         self._freed = asyncio.Event()
         self.on_freed: Callable[[], None] = lambda: None
         # Where something is being made: one at a time for each.
@@ -120,31 +119,36 @@ class Mender:
             self._stocks.held.remove(blob, holder)
 
     async def _copy(self, save: Save, stored: Stored[Shard], action: Copy, pool: Pool, leash: Leash) -> bool:
-        began_seconds = self._clock.monotonic_seconds()
         async with self._reserve(action.target, leash):
+            leash.measured = self.meter.begin()
             holder = await self._copier.copy(save, stored, action, pool.name, leash)
         if holder is None:
             return False
-        self.meter.add(began_seconds, action.size_bytes)
-        self.totals.made(action.size_bytes)
+        leash.measured.reach(action.size_bytes)
+        self._made(action.size_bytes, leash)
         self._stocks.held.add(action.blob, holder)
         return True
 
     async def _make(
         self, save: Save, stored: Stored[Shard], action: Make, pool: Pool, view: View, leash: Leash
     ) -> bool:
-        began_seconds = self._clock.monotonic_seconds()
+        leash.measured = self.meter.begin()
         made = await self._maker.make(save, stored, action, pool, view, self._reserve, leash)
         if made is None:
             return False
-        self.meter.add(began_seconds, action.size_bytes)
-        self.totals.made(action.size_bytes)
+        leash.measured.reach(action.size_bytes)
+        self._made(action.size_bytes, leash)
         for holder in made.holders:
             self._stocks.held.add(made, holder)
         if not action.is_mirror:
             for holder in action.blob.holders:
                 self._stocks.held.remove(action.blob, holder)
         return True
+
+    def _made(self, size_bytes: int, leash: Leash) -> None:
+        """It counts as done from here on, and not as under way."""
+        self.totals.made(size_bytes)
+        leash.measured = None
 
     def call_off(self, leash: Leash) -> None:
         """What is on it ends soon, and is found again by a later survey."""

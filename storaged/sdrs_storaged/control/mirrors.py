@@ -14,7 +14,7 @@ from sdrs_core.failover import Liveness
 from sdrs_core.ids import NodeId, PoolName, SaveId
 from sdrs_core.mirroring import age_order, choose_mirrored, newest_first
 from sdrs_core.redundancy import Standing
-from sdrs_core.repair import Decision
+from sdrs_core.remedies import Decision
 from sdrs_core.soundness import counted
 from sdrs_core.stocks import Stock
 from sdrs_storaged.control import keys

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf
 
 from sdrs_core.checkpoints import Save
-from sdrs_core.departures import is_removable, shortage_without
+from sdrs_core.departures import hand_over, is_removable, shortage_without
 from sdrs_core.errors import RefusedError
 from sdrs_core.failover import decide_failover
 from sdrs_core.ids import GroupId, NodeId
@@ -115,14 +115,20 @@ class Nodes:
             if unanswered and node_id not in self._tables.nodes:
                 self._members.forget(unanswered)
                 return []
-            self._members.record(node_id)
+            was_draining = self._members.record(node_id).node.draining
             # Before anything is changed: most refusals come from here.
             self._check(node_id, await self._look.without(node_id), accept_data_loss=accept_data_loss)
             self._check_shortage(node_id)
             self._check_pools(node_id)
             await self._mark(node_id, draining=True)
             await self._move_off(node_id)
-            self._check_groups(node_id)
+            await self._groups.reform(hand_over(self._members.view(), node_id), lambda _: 0.0)
+            try:
+                self._check_groups(node_id)
+            except RefusedError:
+                if not was_draining:
+                    await self._mark(node_id, draining=False)
+                raise
             try:
                 lost = await self._remove(node_id, accept_data_loss=accept_data_loss)
             except BaseException:

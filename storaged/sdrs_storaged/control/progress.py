@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from sdrs_core.repair import Urgency
+from sdrs_core.remedies import Urgency
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.jobs import Job, Survey
 
@@ -77,18 +77,41 @@ class RepairProgress:
     failures: tuple[str, ...]
 
 
+class Measured:
+    """Something that is being made, as far as it is known to be."""
+
+    def __init__(self, meter: Meter, now_seconds: float) -> None:
+        self._meter = meter
+        self._at_seconds = now_seconds
+        self.made_bytes = 0
+        # Of those, what is in fragments that are whole.
+        self.whole_bytes = 0
+
+    def reach(self, made_bytes: int) -> None:
+        """Whoever lost what it had made begins again, and counts once it is beyond that."""
+        if made_bytes > self.made_bytes:
+            self._at_seconds = self._meter.add(self._at_seconds, made_bytes - self.made_bytes)
+            self.made_bytes = made_bytes
+
+
 class Meter:
-    """Bytes a second, of what was finished in the last seconds."""
+    """Bytes a second, of what was made in the last seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._done: deque[tuple[float, float, int]] = deque(maxlen=_MAX_MEASURED)
 
-    def add(self, began_seconds: float, size_bytes: int) -> None:
-        self._done.append((began_seconds, self._clock.monotonic_seconds(), size_bytes))
+    def begin(self) -> Measured:
+        return Measured(self, self._clock.monotonic_seconds())
+
+    def add(self, since_seconds: float, size_bytes: int) -> float:
+        """So much was made since then; what the time is."""
+        now_seconds = self._clock.monotonic_seconds()
+        self._done.append((since_seconds, now_seconds, size_bytes))
+        return now_seconds
 
     def bytes_per_second(self, *, is_busy: bool) -> int:
-        """0 while nothing is made. What takes longer than the window is as fast as the last that was finished."""
+        """0 while nothing is made. What is not heard of for longer than the window is as fast as what was last."""
         now = self._clock.monotonic_seconds()
         recent = [one for one in self._done if now - one[1] < _WINDOW_SECONDS]
         if not recent and is_busy and self._done:

@@ -10,7 +10,8 @@ from sdrs_core.cluster import Pool
 from sdrs_core.ids import NodeId, SaveId
 from sdrs_core.mirroring import twin_of
 from sdrs_core.redundancy import Standing, form_of
-from sdrs_core.repair import Action, Decision, Patience, Urgency, decide_repair
+from sdrs_core.remedies import Action, Decision, Urgency
+from sdrs_core.repair import Patience, decide_repair
 from sdrs_core.reshaping import Make, plan_make
 from sdrs_core.whereabouts import readable_holders
 from sdrs_storaged.control.claims import Claims

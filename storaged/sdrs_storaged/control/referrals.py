@@ -34,18 +34,20 @@ class Referrals:
         self._members = members
         self._homes = Homes(records)
 
-    async def offers(self, job: JobName, pool: Pool, kind: ContentKind, rank: int) -> tuple[Reference, ...]:
-        """What a rank of a new save may refer to: what the newest good generation of its job has in the same pool, as
-        far as all that the pool asks for is there now. What lost some is stored anew: its save is no safer than that.
+    async def offers(self, job: JobName, step: int, pool: Pool, kind: ContentKind, rank: int) -> tuple[Reference, ...]:
+        """What a rank of a new save may refer to: what the newest good generation of its step, else of its job, has in
+        the same pool, as far as all that the pool asks for is there now. What lost some is stored anew: its save is no
+        safer than that.
         """
-        page, _ = await self._records.page(keys.saves_of_job(job), Save, limit=_MAX_LOOKED_AT)
-        for stored in page:
-            save = stored.value
-            is_like = (save.pool, save.kind) == (pool.name, kind) and rank < save.world_size
-            is_here = save.state.is_readable and not save.evicted
-            if is_like and is_here and save.level >= pool.level and not save.damage:
-                shard = await self._records.get(keys.shard(save.save_id, rank), Shard)
-                return await self._sound(save, shard.value, pool) if shard else ()
+        for prefix in (keys.saves_of_step(job, step), keys.saves_of_job(job)):
+            page, _ = await self._records.page(prefix, Save, limit=_MAX_LOOKED_AT)
+            for stored in page:
+                save = stored.value
+                is_like = (save.pool, save.kind) == (pool.name, kind) and rank < save.world_size
+                is_here = save.state.is_readable and not save.evicted
+                if is_like and is_here and save.level >= pool.level and not save.damage:
+                    shard = await self._records.get(keys.shard(save.save_id, rank), Shard)
+                    return await self._sound(save, shard.value, pool) if shard else ()
         return ()
 
     async def _sound(self, save: Save, shard: Shard, pool: Pool) -> tuple[Reference, ...]:

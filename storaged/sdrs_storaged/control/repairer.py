@@ -18,7 +18,7 @@ from dataclasses import replace
 from sdrs_core.checkpoints import Save
 from sdrs_core.errors import CorruptDataError, SdrsError, StaleTermError
 from sdrs_core.ids import BlobId, DiskId, NodeId, PoolName, SaveId
-from sdrs_core.repair import Urgency
+from sdrs_core.remedies import Urgency
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.copier import CalledOffError, Leash, MissingCopyError
 from sdrs_storaged.control.held import Amount
@@ -101,18 +101,24 @@ class Repairer:
     def progress(self) -> RepairProgress:
         totals = self.totals
         rate = self._mender.meter.bytes_per_second(is_busy=bool(self._mender.busy))
+        under_way_bytes = sum(
+            min(leash.measured.made_bytes, self._counted[blob_id].size_bytes)
+            for blob_id, (_, leash) in self._working.items()
+            if leash.measured and blob_id in self._counted
+        )
+        waiting_bytes = totals.waiting_bytes - under_way_bytes
         return RepairProgress(
             waiting_blobs=totals.waiting_blobs,
-            waiting_bytes=totals.waiting_bytes,
+            waiting_bytes=waiting_bytes,
             done_blobs=totals.done_blobs,
             done_bytes=totals.done_bytes,
-            wave_done_bytes=totals.wave_done_bytes,
+            wave_done_bytes=totals.wave_done_bytes + under_way_bytes,
             failed_blobs=totals.failed_blobs,
             awaited_blobs=totals.awaited_blobs,
             moving_blobs=totals.moving_blobs,
             mirroring_blobs=totals.mirroring_blobs,
             bytes_per_second=rate,
-            remaining_seconds=-(-totals.waiting_bytes // rate) if rate else 0,
+            remaining_seconds=-(-waiting_bytes // rate) if rate else 0,
             failures=tuple(self._failures),
         )
 
@@ -217,6 +223,8 @@ class Repairer:
         await self._records.check_leading()  # P18: nothing is moved against a past that a node knows better
         self._woken.clear()
         self._failed_lately.clear()
+        if self._stocks.note_room():
+            self._retries.forgive()
         began = self._clock.monotonic_seconds()
         survey = await self._surveyor.survey(self._retries.seconds_left)
         # Without what a frozen node had it wait: resting in proportion to that would leave the others unrepaired.

@@ -36,6 +36,11 @@ class Retries:
         known = self._failures.get(blob_id)
         return known[1] - self._clock.monotonic_seconds() if known else None
 
+    def forgive(self) -> None:
+        """Something changed that may help: whatever failed may be tried at once, and again as often as at first."""
+        now_seconds = self._clock.monotonic_seconds()
+        self._failures = dict.fromkeys(self._failures, (0, now_seconds))
+
     def keep_only(self, blob_ids: Set[BlobId]) -> None:
         """Forget the others: they were repaired otherwise, or are no more."""
         self._failures = {blob_id: known for blob_id, known in self._failures.items() if blob_id in blob_ids}

@@ -93,7 +93,9 @@ class Saves:
                 f'pool "{pool.name}" promises {pool.level}, not {request.level}: choose a pool of that level'
             )
         offers = (
-            await self._referrals.offers(request.job, pool, request.kind, request.rank) if request.may_refer else ()
+            await self._referrals.offers(request.job, request.step, pool, request.kind, request.rank)
+            if request.may_refer
+            else ()
         )
         counted = counted_bytes(request.size_bytes, offers)
         request = replace(request, size_bytes=counted)

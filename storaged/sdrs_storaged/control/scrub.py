@@ -21,7 +21,7 @@ from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.meta.store import Put
 from sdrs_storaged.control.records import put
 from sdrs_storaged.control.scrub_record import Scrub, ScrubRecord, Stage
-from sdrs_storaged.control.scrub_run import ScrubRun, ScrubTools
+from sdrs_storaged.control.scrub_run import ScrubRun, ScrubTools, StoppedError
 from sdrs_storaged.logs import get_log
 
 log = get_log("scrub")
@@ -31,6 +31,8 @@ _KEEP_SECONDS = 10.0
 # However long it is until the next one is due: clocks may be moved.
 _MAX_REST_SECONDS = 600.0
 _RETRY_SECONDS = 5.0
+# How long a stop waits until the scrub has ended: until the next answer of the nodes that are asked.
+_STOP_SECONDS = 10.0
 
 
 # What is counted since this controller leads, beside what each scrub counts.
@@ -48,6 +50,9 @@ class Scrubber:
         self._is_stored = False
         self._lock = asyncio.Lock()
         self._woken = asyncio.Event()
+        # The scrub that is to be stopped, and whether none is under way any more.
+        self._stopping = ""
+        self._ended = asyncio.Event()
         self._kept_seconds = 0.0
         # Of the scrub under way: since when this controller carries it on, and what was read before.
         self._began: tuple[float, int] | None = None
@@ -88,7 +93,7 @@ class Scrubber:
                     return last
                 raise RefusedError(
                     f"a {last.title} is under way ({last.checked_checkpoints} of {last.total_checkpoints} checkpoints "
-                    'are done): wait until it is through, "sdrs scrub status" tells'
+                    'are done): wait until it is through, "sdrs scrub status" tells, or end it with "sdrs scrub stop"'
                 )
             return await self._begin(depth, wanted, trigger, request_id)
 
@@ -102,6 +107,21 @@ class Scrubber:
         self._woken.set()
         log.info("scrub_started", depth=str(depth), job=job, trigger=trigger, checkpoints=scrub.total_checkpoints)
         return scrub
+
+    async def stop(self) -> Scrub:
+        """End the one under way: what it has found stands, and the next one begins anew. The last one if none is."""
+        async with self._lock:
+            record = await self._load()
+            if record.scrub is None:
+                raise NotFoundError("there is no scrub to stop: none has begun yet")
+            if not record.scrub.is_under_way:
+                return record.scrub
+            self._stopping = record.scrub.id
+            self._ended.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self._ended.wait()
+        return (await self.status()).scrub or record.scrub
 
     async def run(self) -> None:
         while True:
@@ -132,8 +152,8 @@ class Scrubber:
                 await self._store(record)
             due = next_due(
                 self._schedule,
-                shallow_unix_ms=max(record.shallow_done_unix_ms, record.since_unix_ms),
-                deep_unix_ms=max(record.deep_done_unix_ms, record.since_unix_ms),
+                shallow_unix_ms=max(record.shallow_done_unix_ms, record.shallow_stopped_unix_ms, record.since_unix_ms),
+                deep_unix_ms=max(record.deep_done_unix_ms, record.deep_stopped_unix_ms, record.since_unix_ms),
                 now_unix_ms=self._clock.unix_ms(),
             )
             is_idle = record.scrub is None or not record.scrub.is_under_way
@@ -154,25 +174,40 @@ class Scrubber:
             if at_once or self._clock.monotonic_seconds() - self._kept_seconds >= _KEEP_SECONDS:
                 await self._store(record)
 
+        def check_stopped() -> None:
+            if self._stopping == scrub.id:
+                raise StoppedError
+
+        is_stopped = False
         try:
-            await ScrubRun(self._tools, scrub, keep).carry_on()
+            await ScrubRun(self._tools, scrub, keep, check_stopped).carry_on()
+        except StoppedError:
+            is_stopped = True
         finally:
             self._count(scrub, counted)
             self._began = None
         await keep(True)
-        await self._end(record, scrub)
+        await self._end(replace(scrub, is_stopped=is_stopped), record)
 
-    async def _end(self, record: ScrubRecord, scrub: Scrub) -> None:
-        done = replace(scrub, stage=Stage.DONE, ended_unix_ms=self._clock.unix_ms())
+    async def _end(self, scrub: Scrub, record: ScrubRecord) -> None:
+        now_unix_ms = self._clock.unix_ms()
+        done = replace(scrub, stage=Stage.DONE, ended_unix_ms=now_unix_ms)
         after = replace(record, scrub=done)
-        if done.job is None:
-            after.shallow_done_unix_ms = done.ended_unix_ms
+        if done.job is None and done.is_stopped:
             if done.depth is Depth.DEEP:
-                after.deep_done_unix_ms = done.ended_unix_ms
+                after.deep_stopped_unix_ms = now_unix_ms
+            else:
+                after.shallow_stopped_unix_ms = now_unix_ms
+        elif done.job is None:
+            after.shallow_done_unix_ms = now_unix_ms
+            if done.depth is Depth.DEEP:
+                after.deep_done_unix_ms = now_unix_ms
+        kind = "scrub_stopped" if done.is_stopped else "scrub_done"
         text, duration_ms = summary(done), max(0, done.ended_unix_ms - done.started_unix_ms)
-        await self._store(after, self._events.entry("scrub_done", text, duration_ms=duration_ms))
+        await self._store(after, self._events.entry(kind, text, duration_ms=duration_ms))
+        self._ended.set()
         tell = log.warning if done.has_findings else log.info
-        tell("scrub_done", depth=str(done.depth), job=done.job, text=text)
+        tell(kind, depth=str(done.depth), job=done.job, text=text)
 
     def _count(self, scrub: Scrub, counted: Counter[str]) -> None:
         """Add to the totals what came since ``counted``."""
@@ -206,7 +241,8 @@ def _counts(scrub: Scrub) -> Counter[str]:
 
 def summary(scrub: Scrub) -> str:
     """In a sentence what it found."""
-    found = [f"{scrub.checked_checkpoints} checkpoints, {scrub.checked_fragments} fragments looked at"]
+    of_all = f" of {scrub.total_checkpoints}" if scrub.is_stopped else ""
+    found = [f"{scrub.checked_checkpoints}{of_all} checkpoints, {scrub.checked_fragments} fragments looked at"]
     for count, words in (
         (scrub.bad_fragments, "bad"),
         (scrub.missing_fragments, "missing"),
@@ -217,4 +253,5 @@ def summary(scrub: Scrub) -> str:
     ):
         if count:
             found.append(f"{count} {words}")
-    return f"{scrub.title}: {', '.join(found)}"
+    stopped = ", stopped" if scrub.is_stopped else ""
+    return f"{scrub.title}{stopped}: {', '.join(found)}"

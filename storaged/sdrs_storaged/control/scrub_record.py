@@ -59,6 +59,8 @@ class Scrub:
     unknown_fragments: int = 0
     damaged_checkpoints: int = 0
     problems: list[str] = field(default_factory=list)
+    # By an operator, before it was through.
+    is_stopped: bool = False
 
     # Where it is: the last checkpoint that is done, the last shard of the next one, the last node whose list is done.
     stage: Stage = Stage.CHECKPOINTS
@@ -123,3 +125,6 @@ class ScrubRecord:
     # The last that went through all checkpoints, of each depth.
     shallow_done_unix_ms: int = 0
     deep_done_unix_ms: int = 0
+    # The last that an operator stopped: the schedule counts from there as well, or it would begin again at once.
+    shallow_stopped_unix_ms: int = 0
+    deep_stopped_unix_ms: int = 0

@@ -49,6 +49,10 @@ _IDLE_PATIENCE_SECONDS = 30.0
 Sleep = Callable[[float], Awaitable[None]]
 
 
+class StoppedError(Exception):
+    """An operator has ended the scrub."""
+
+
 class FragmentLists(Protocol):
     async def list_fragments(self, node: Node, after: str) -> tuple[list[Fragment], str]: ...
 
@@ -74,15 +78,23 @@ class ScrubTools:
 
 
 class ScrubRun:
-    def __init__(self, tools: ScrubTools, scrub: Scrub, keep: Callable[[bool], Awaitable[None]]) -> None:
-        """``keep`` writes down how far it is: now, or every so often."""
+    def __init__(
+        self,
+        tools: ScrubTools,
+        scrub: Scrub,
+        keep: Callable[[bool], Awaitable[None]],
+        check_stopped: Callable[[], None],
+    ) -> None:
+        """``keep`` writes down how far it is: now, or every so often. ``check_stopped`` raises StoppedError."""
         self._tools = tools
         self._scrub = scrub
         self._write = keep
+        self._check_stopped = check_stopped
         self._has_news = False
         self._pace = Pace(tools.bytes_per_second)
 
     async def carry_on(self) -> None:
+        self._check_stopped()
         await self._hear_nodes()
         scrub = self._scrub
         if scrub.stage is Stage.CHECKPOINTS:
@@ -106,6 +118,7 @@ class ScrubRun:
         # What was taken off the record is found no more: it must not be forgotten either.
         has_news, self._has_news = self._has_news, False
         await self._write(has_news)
+        self._check_stopped()
 
     # The catalog against the nodes
 
@@ -178,6 +191,7 @@ class ScrubRun:
         return report
 
     async def _count(self, part: Reading) -> None:
+        self._check_stopped()
         self._scrub.checked_bytes += part.checked_bytes
         rest_seconds = self._pace.spend(part.moved_bytes, self._tools.clock.monotonic_seconds())
         if rest_seconds > 0:

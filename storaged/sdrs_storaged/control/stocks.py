@@ -9,7 +9,7 @@ from sdrs_core.checkpoints import Blob, Save
 from sdrs_core.cluster import DiskState, Node, Pool
 from sdrs_core.codes import MIRROR
 from sdrs_core.failover import Liveness
-from sdrs_core.ids import NodeId, PoolName
+from sdrs_core.ids import DiskId, NodeId, PoolName
 from sdrs_core.levels import Level
 from sdrs_core.redundancy import Form, form_of, present_form
 from sdrs_core.stocks import Stock
@@ -58,11 +58,31 @@ class Stocks:
         self._down_for_seconds = down_for_seconds
         self._clock = clock
         self._full_until: dict[NodeId, float] = {}
+        # Of the disks that take writes, by the powers of two of what they have room for.
+        self._room: dict[tuple[NodeId, DiskId], int] = {}
         self.held = Held()
 
     def had_no_room(self, node_id: NodeId) -> None:
         """Whatever it reports: it is not asked again for a while."""
         self._full_until[node_id] = self._clock.monotonic_seconds() + _FULL_SECONDS
+
+    def note_room(self) -> bool:
+        """Whether there is room where there was none, or twice as much, since this was asked last: a node or a disk
+        came (back), or something was let go. Then those that had none are asked again.
+        """
+        before, self._room = (
+            self._room,
+            {
+                (node.id, disk.id): max(0, disk.capacity_bytes - disk.used_bytes).bit_length()
+                for node in self._members.nodes()
+                for disk in node.disks
+                if self._liveness(node.id) is Liveness.UP and disk.state.takes_writes
+            },
+        )
+        grown = {place[0] for place, magnitude in self._room.items() if magnitude > before.get(place, -1)}
+        for node_id in grown:
+            self._full_until.pop(node_id, None)
+        return bool(grown)
 
     def now(self) -> dict[NodeId, Stock]:
         return {node.id: self._stock(node) for node in self._members.nodes()}

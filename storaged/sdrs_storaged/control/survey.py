@@ -13,7 +13,7 @@ from sdrs_core.ids import BlobId, NodeId
 from sdrs_core.levels import Level
 from sdrs_core.mirroring import twin_of
 from sdrs_core.redundancy import Standing, level_of, level_once_lowered, standing
-from sdrs_core.repair import Copy, Urgency
+from sdrs_core.remedies import Copy, Urgency
 from sdrs_core.whereabouts import domains_of
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.catalog import Catalog
@@ -181,8 +181,10 @@ class Surveyor:
             return  # evicted since its save was read
         prospect = self._prospects.of(save, shard.value, blob, survey.view, preferred=lost_by)
         assert prospect is not None
-        survey.degraded_blobs += prospect.decision.is_degraded
-        survey.awaited_blobs += prospect.decision.is_awaited
+        # What is lost of a save that was let go is missed by nobody, unless by who refers to it: that one counts then.
+        if save.state.is_readable or not prospect.decision.is_unavailable:
+            survey.degraded_blobs += prospect.decision.is_degraded
+            survey.awaited_blobs += prospect.decision.is_awaited
         self._note(survey, stored, shard, blob, prospect, lost_by, not_before)
         self._count_blob(save, shard, blob, prospect, survey, found, mirrored, lost)
 

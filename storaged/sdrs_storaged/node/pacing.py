@@ -44,6 +44,7 @@ class Pace:
         self._waited_seconds = 0.0
         self._is_changed = False
         self._ended_because = ""
+        self.spent_bytes = 0
 
     def set_limit(self, max_bytes_per_second: int) -> None:
         """From now on; from any thread. What was waited for because of the old one is not owed any more."""
@@ -66,6 +67,7 @@ class Pace:
             self._waited_seconds += (self._clock() - began) - (self._processor_clock() - worked)
 
     def spent(self, size_bytes: int) -> None:
+        self.spent_bytes += size_bytes
         now = self._clock()
         pause_seconds = 0.0
         if self._is_busy():

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 
 from sdrs_core.checkpoints import SaveState
-from sdrs_core.cluster import Disk, Node
+from sdrs_core.cluster import Disk, Node, Staging
 from sdrs_core.errors import FullError, NotFoundError, SdrsError, UnavailableError
 from sdrs_core.ids import ClusterId, DiskId, GroupId, random_id
 from sdrs_proto import convert
@@ -76,7 +76,13 @@ class ControllerClient:
                 log.warning("controller_not_found", controller=self._address, why=error.message)
                 await self._try_next(time.monotonic() - started)
 
-    async def run(self, node: Node, disks: Callable[[], Sequence[Disk]], linked: asyncio.Event) -> None:
+    async def run(
+        self,
+        node: Node,
+        disks: Callable[[], Sequence[Disk]],
+        linked: asyncio.Event,
+        staging: Callable[[], Staging | None] = lambda: None,
+    ) -> None:
         """Stay linked for good: register, then beat until the stream breaks, and again."""
         last_linked = time.monotonic()
         while True:
@@ -86,7 +92,7 @@ class ControllerClient:
                 log.info("linked", controller=self._address)
                 linked.set()
                 is_linked = True
-                await self._beat(disks, interval_seconds)
+                await self._beat(disks, staging, interval_seconds)
             except SdrsError as error:
                 log.warning("link_lost", controller=self._address, why=error.message)
             if is_linked:
@@ -110,7 +116,9 @@ class ControllerClient:
         await self._obey(response.authority)
         return float(response.heartbeat_interval_ms) / 1000
 
-    async def _beat(self, disks: Callable[[], Sequence[Disk]], interval_seconds: float) -> None:
+    async def _beat(
+        self, disks: Callable[[], Sequence[Disk]], staging: Callable[[], Staging | None], interval_seconds: float
+    ) -> None:
         async def beats() -> AsyncIterator[membership_pb2.HeartbeatRequest]:
             while True:
                 found = await asyncio.to_thread(disks)
@@ -120,6 +128,7 @@ class ControllerClient:
                     node_key=self._identity.key,
                     disks=[convert.disk_to(disk) for disk in found],
                     epochs=[membership_pb2.HeldEpoch(group_id=group, epoch=epoch) for group, epoch in epochs.items()],
+                    staging=convert.staging_to(staging()),
                 )
                 # What was newly persisted is told at once: somebody may wait for it.
                 await self._groups.wait_until(partial(self._has_risen, epochs), interval_seconds)

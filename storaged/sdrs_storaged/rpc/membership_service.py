@@ -82,7 +82,9 @@ class MembershipService:
 
     def _take(self, request: pb.HeartbeatRequest, node_id: NodeId, stream: object) -> None:
         disks = tuple(convert.disk_from(disk) for disk in request.disks)
-        self._members.beat(node_id, disks, stream, {GroupId(held.group_id): held.epoch for held in request.epochs})
+        epochs = {GroupId(held.group_id): held.epoch for held in request.epochs}
+        staging = convert.staging_from(request.staging) if request.HasField("staging") else None
+        self._members.beat(node_id, disks, stream, epochs, staging)
 
     def _assignments(self, node_id: NodeId) -> pb.Assignments:
         groups = self._groups_by_node().get(node_id, [])
@@ -113,7 +115,8 @@ class MembershipService:
         """A node as its peers need to know it: where it is. How full it is changes all the time, and is not their
         business.
         """
-        return replace(self._members.node(node_id), disks=(), last_seen_unix_ms=0, state=NodeState.DOWN, flapping=False)
+        known = replace(self._members.node(node_id), disks=(), staging=None)
+        return replace(known, last_seen_unix_ms=0, state=NodeState.DOWN, flapping=False)
 
     async def report_member(self, request: pb.ReportMemberRequest) -> pb.ReportMemberResponse:
         node_id = NodeId(request.node_id)

@@ -65,6 +65,11 @@ class NodeClient:
         response = await call(self._stub(node).lookup_fragments, request, f"node {node.id}")
         return [_held_from(held) for held in response.held]
 
+    async def made_bytes(self, node: Node, name: FragmentName) -> int:
+        request = pb.LookupFragmentsRequest(fragments=_names_to([name]))
+        response = await call(self._stub(node).lookup_fragments, request, f"node {node.id}")
+        return sum(one.made_bytes for one in response.under_way)
+
     async def pull_fragment(
         self, node: Node, pull: Pull, sources: Sequence[tuple[Node, Holder]], order: Order
     ) -> HeldFragment:

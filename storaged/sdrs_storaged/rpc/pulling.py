@@ -103,6 +103,11 @@ class Pulling:
             if self._under_way.get(order.origin.key) is mine:
                 del self._under_way[order.origin.key]
 
+    def made_bytes(self, key: FragmentKey) -> int | None:
+        """How far the fragment is that is being made; None if it is not."""
+        known = self._under_way.get(key)
+        return known.pace.spent_bytes if known else None
+
     async def _pulled(self, order: _Order, pace: Pace) -> StoredFragment:
         await self._slots.take(_SLOT_SECONDS)
         try:

@@ -1,4 +1,4 @@
-"""The part of the service ``Control`` that is about scrubs: start one, see how far it is."""
+"""The part of the service ``Control`` that is about scrubs: start one, stop it, see how far it is."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ class ScrubService:
             _DEPTHS[request.depth], request.job, trigger=_TRIGGER, request_id=request.request_id
         )
         return pb.StartScrubResponse(scrub=self._status(scrub))
+
+    async def stop_scrub(self, request: pb.StopScrubRequest) -> pb.StopScrubResponse:
+        return pb.StopScrubResponse(scrub=self._status(await self._scrubber.stop()))
 
     async def get_scrub(self, request: pb.GetScrubRequest) -> pb.GetScrubResponse:
         record = await self._scrubber.status()
@@ -53,4 +56,5 @@ class ScrubService:
             unknown_fragments=scrub.unknown_fragments,
             damaged_checkpoints=scrub.damaged_checkpoints,
             problems=scrub.problems,
+            stopped=scrub.is_stopped,
         )

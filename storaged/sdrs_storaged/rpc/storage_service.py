@@ -138,7 +138,12 @@ class StorageService:
             await self._groups.admit(GroupId(request.group_id), request.epoch, as_primary=False)
         keys = [key for name in request.fragments if (key := _key_of(name)) not in self._leaving]
         found = await self._looks.run(self._lookup_all, keys)
-        return pb.LookupFragmentsResponse(held=[held_to(stored) for stored in found])
+        under_way = [
+            pb.FragmentUnderWay(name=name, made_bytes=made_bytes)
+            for name in request.fragments
+            if (made_bytes := self._pulling.made_bytes(_key_of(name))) is not None
+        ]
+        return pb.LookupFragmentsResponse(held=[held_to(stored) for stored in found], under_way=under_way)
 
     def _lookup_all(self, keys: Sequence[FragmentKey]) -> list[StoredFragment]:
         return [stored for key in keys if (stored := self._store.lookup(*key)) is not None]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from sdrs_core.cluster import Staging as Figures
 from sdrs_core.errors import SdrsError
 from sdrs_storaged.config import NodeConfig
 from sdrs_storaged.logs import get_log
@@ -55,11 +56,23 @@ class Staging:
     ) -> None:
         """Blocks for a moment. To be made before anybody is served: what is found now was left by an earlier run."""
         metrics = StagingMetrics(registry)
+        self._segments = segments
         self._stager = Stager(segments, Carrier(client, sending, workers), metrics, segments.recover())
-        self._sessions = Sessions(segments, self._stager)
+        self._sessions = Sessions(segments, self._stager, metrics)
         metrics.budget_bytes.set(segments.budget_bytes)
         metrics.taken_bytes.set_function(lambda: segments.taken_bytes)
+        metrics.kept_bytes.set_function(lambda: segments.kept_bytes)
         metrics.waiting_count.set_function(lambda: self._stager.waiting_count)
+        metrics.oldest_waiting_seconds.set_function(lambda: self._stager.oldest_waiting_seconds)
+
+    def figures(self) -> Figures:
+        return Figures(
+            self._segments.budget_bytes,
+            self._segments.taken_bytes,
+            self._segments.kept_bytes,
+            self._stager.waiting_count,
+            int(1000 * self._stager.oldest_waiting_seconds),
+        )
 
     def serve(self, connection: socket.socket) -> None:
         self._sessions.serve(connection)

@@ -47,7 +47,7 @@ from sdrs_proto.v1.control_pb2 import (
 from sdrs_storaged.logs import get_log
 from sdrs_storaged.rpc.controller_client import ControllerClient
 from sdrs_storaged.rpc.workers import Workers
-from sdrs_storaged.staging.sending import Sending, blocks, hash_blob
+from sdrs_storaged.staging.sending import Sending, hash_blob
 from sdrs_storaged.staging.shard_try import ExpiredError, ShardTry
 from sdrs_storaged.staging.work import DaemonStopsError, Work
 
@@ -178,9 +178,7 @@ class _Carrying:
         self._begun: BeginSaveResponse | None = None
         segment, blobs = work.segment, work.shard.blobs
         assert segment is not None, "a shard that is to be carried has its bytes"
-        self._unchanged = Unchanged(
-            [blob.size_bytes for blob in blobs], lambda ordinal: blocks(segment, blobs[ordinal])
-        )
+        self._unchanged = Unchanged([blob.size_bytes for blob in blobs], lambda ordinal: segment.blocks(blobs[ordinal]))
         self._may_refer = self._unchanged.is_able
         self._references: dict[int, Reference] = {}
         # What will be sent, once that is known to be less than all.

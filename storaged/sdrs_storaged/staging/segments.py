@@ -3,15 +3,19 @@
 A segment is never given to another process, not even after its owner is gone: that one may be stopped instead of dead,
 and would write into somebody else's checkpoint when it wakes up. Its owner gets it back, with its pages warm, once what
 it holds is durable elsewhere. Bounded in total (I10). Thread-safe.
+
+What is durable elsewhere may still be read here, until its owner fills the segment again: memory before disks. One that
+its owner left is kept for that alone, and is the first to go when room is needed.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -20,47 +24,36 @@ from sdrs_core.errors import FullError, InvalidArgumentError, NotFoundError, Sdr
 from sdrs_core.ids import check_random_id, random_id
 from sdrs_proto.limits import MAX_BLOBS_PER_SHARD
 from sdrs_proto.staging import SEGMENT_ALIGN_BYTES, round_up
-from sdrs_proto.v1.staging_pb2 import StagedShard
+from sdrs_proto.v1.staging_pb2 import StagedBlob, StagedShard
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.folders import lock_folder
 from sdrs_storaged.logs import get_log
 from sdrs_storaged.staging.place import open_folder
+from sdrs_storaged.staging.segment import Copy, Segment
 
 log = get_log("staging")
 
 _LOCK = "lock"
 _SEGMENT, _SEAL, _NEW = ".segment", ".seal", ".new"
-
-
-@dataclass(eq=False, slots=True)
-class Segment:
-    """``owner`` is None once its process is gone. While ``is_sealed`` its bytes are the daemon's."""
-
-    id: str
-    path: Path
-    size_bytes: int
-    fd: int
-    owner: object | None
-    is_sealed: bool = False
-
-    def read_into(self, target: memoryview, offset: int) -> None:
-        """By a copy: what is hashed afterwards is what is sent, whatever the owner does to its own mapping."""
-        filled = 0
-        while filled < len(target):
-            count = os.preadv(self.fd, [target[filled:]], offset + filled)
-            if count == 0:
-                raise InvalidArgumentError(f"segment {self.id} was cut off by its owner")
-            filled += count
+# What a process that is gone has left is kept for so long: for its next start, if there is one.
+KEEP_SECONDS = 3600.0
 
 
 class Segments:
-    def __init__(self, folder: Path, budget_bytes: int, spare_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        budget_bytes: int,
+        spare_bytes: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Takes the folder; what is in it waits for ``recover``."""
         open_folder(folder)
         self.folder = folder
         self.budget_bytes = budget_bytes
         self._lock_fd = lock_folder(folder, _LOCK)
         self._spare_bytes = spare_bytes
+        self._clock = clock
         self._lock = threading.Lock()
         self._taken_bytes = 0
         self._segments: dict[str, Segment] = {}
@@ -69,9 +62,24 @@ class Segments:
     def taken_bytes(self) -> int:
         return self._taken_bytes
 
+    @property
+    def kept_bytes(self) -> int:
+        """Of these, what is only kept to be read."""
+        with self._lock:
+            return sum(segment.size_bytes for segment in self._kept())
+
     def reserve(self, owner: object, size_bytes: int) -> Segment:
         """Room for all of it, or FullError at once: nobody holds a part and waits (P12)."""
         wanted_bytes = round_up(max(1, size_bytes), SEGMENT_ALIGN_BYTES)
+        while True:
+            try:
+                return self._make(owner, wanted_bytes)
+            except FullError:
+                # What is kept for readers goes first, and nobody asks them: they find it elsewhere.
+                if wanted_bytes > self.budget_bytes or not self._remove_oldest_kept():
+                    raise
+
+    def _make(self, owner: object, wanted_bytes: int) -> Segment:
         self._take(wanted_bytes)
         segment_id = random_id()
         path = self.folder / f"{segment_id}{_SEGMENT}"
@@ -119,7 +127,7 @@ class Segments:
             if segment.is_sealed:
                 raise InvalidArgumentError(f"segment {shard.segment_id} is sealed already")
             _check_layout(shard, segment)
-            segment.is_sealed = True
+            segment.is_sealed, segment.copy = True, None
         try:
             self.record(shard)
         except OSError as error:
@@ -139,11 +147,13 @@ class Segments:
     def forget(self, shard: StagedShard) -> None:
         (self.folder / f"{shard.id}{_SEAL}").unlink(missing_ok=True)
 
-    def release(self, segment: Segment) -> None:
-        """What it holds is not needed any more: it is its owner's again, or gone with its owner."""
+    def release(self, segment: Segment, copy: Copy | None = None) -> None:
+        """What it holds is durable elsewhere, or nobody needs it: it is its owner's again. One without an owner is kept
+        if it has a ``copy`` that may be read.
+        """
         with self._lock:
-            segment.is_sealed = False
-            is_kept = segment.owner is not None
+            segment.is_sealed, segment.copy, segment.left_seconds = False, copy, self._clock()
+            is_kept = segment.owner is not None or copy is not None
         if not is_kept:
             self._remove(segment)
 
@@ -155,14 +165,58 @@ class Segments:
         self._remove(segment)
 
     def end(self, owner: object) -> None:
-        """The process is gone: what it did not seal goes, what it sealed is the daemon's alone."""
+        """The process is gone: what it sealed is the daemon's alone, what is in may be read on; all else goes."""
         with self._lock:
             own = [segment for segment in self._segments.values() if segment.owner is owner]
             for segment in own:
-                segment.owner = None
+                segment.owner, segment.left_seconds = None, self._clock()
         for segment in own:
-            if not segment.is_sealed:
+            if not segment.is_sealed and segment.copy is None:
                 self._remove(segment)
+
+    # To be read
+
+    def lend(self, save_id: str, rank: int, ordinal: int) -> tuple[Segment, StagedBlob, bytes]:
+        """A segment that has this blob, opened once more and for reading only, where the blob lies, and its table. The
+        caller closes it, and a reader verifies what it reads: the owner may be overwriting it at this moment.
+        """
+        with self._lock:
+            for segment in self._segments.values():
+                copy = segment.copy
+                if copy is not None and (copy.save_id, copy.rank) == (save_id, rank) and ordinal < len(copy.blobs):
+                    # While it is surely open: it may be removed as soon as the lock is not held.
+                    lent = replace(segment, fd=os.open(f"/proc/self/fd/{segment.fd}", os.O_RDONLY | os.O_CLOEXEC))
+                    break
+            else:
+                raise NotFoundError(f"blob {ordinal} of rank {rank} of save {save_id} is not staged here any more")
+        blob = copy.blobs[ordinal]
+        try:
+            with copy.making:
+                if ordinal not in copy.tables:
+                    copy.tables[ordinal] = lent.table(blob)
+            return lent, blob, copy.tables[ordinal]
+        except BaseException:
+            os.close(lent.fd)
+            raise
+
+    def tidy(self) -> None:
+        """Let go what was kept for readers long enough, and all of that once the machine needs its memory."""
+        with self._lock:
+            is_in_need = any(True for _ in self._kept()) and self._spare_bytes() <= 0
+            given_up_seconds = self._clock() - KEEP_SECONDS
+            gone = [segment for segment in self._kept() if is_in_need or segment.left_seconds <= given_up_seconds]
+        for segment in gone:
+            self._remove(segment)
+
+    def _kept(self) -> Iterator[Segment]:
+        return (one for one in self._segments.values() if one.owner is None and not one.is_sealed)
+
+    def _remove_oldest_kept(self) -> bool:
+        with self._lock:
+            oldest = min(self._kept(), key=lambda segment: segment.left_seconds, default=None)
+        if oldest is not None:
+            self._remove(oldest)
+        return oldest is not None
 
     def _remove(self, segment: Segment) -> None:
         with self._lock:

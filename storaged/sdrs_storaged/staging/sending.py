@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from sdrs_core.checkpoints import SaveState
@@ -30,11 +31,19 @@ from sdrs_storaged.rpc.peers import CopyChannel
 from sdrs_storaged.rpc.sealing import Sealing
 from sdrs_storaged.rpc.workers import Workers
 from sdrs_storaged.rpc.writing import Writing
-from sdrs_storaged.staging.segments import Segment
+from sdrs_storaged.staging.segment import Segment
 
 log = get_log("staging")
 
 Passed = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """``table``: the checksums of its blocks; None if an earlier try had stored it."""
+
+    hash: str
+    table: bytes | None = None
 
 
 class BreakOff:
@@ -90,25 +99,25 @@ class Sending:
         blob: StagedBlob,
         passed: Passed,
         break_off: BreakOff,
-    ) -> str:
-        """Durable when this returns; its hash."""
+    ) -> Sent:
+        """Durable when this returns."""
         if primary.id == self.node_id:
-            is_sent = False
+            table: bytes | None = None
 
             def fill(intake: Intake) -> pb.BlobSummary:
-                nonlocal is_sent
-                is_sent = True
-                return _fill(intake, segment, blob, passed)
+                nonlocal table
+                table = _fill(intake, segment, blob, passed)
+                return pb.BlobSummary(size_bytes=blob.size_bytes, hash=blob_hash(blob.size_bytes, table))
 
             stored = await self._writing.take_in(intent, fill)
-            if not is_sent:
+            if table is None:
                 passed(blob.size_bytes)  # from an earlier try (P11)
-            return stored.hash
+            return Sent(stored.hash, table)
         request = pb.OpenWriteRequest(request_id=random_id(), intent=intent)
         opened = await call(self._stub(primary).open_write, request, _title(primary), CALL_SECONDS)
         if opened.already_stored:
             passed(blob.size_bytes)
-            return str(opened.stored.hash)
+            return Sent(opened.stored.hash)
         try:
             return await self._workers.run_through(self._copy, primary, opened.ticket, segment, blob, passed, break_off)
         except DataPortUnreachableError as error:
@@ -117,7 +126,7 @@ class Sending:
 
     def _copy(
         self, node: Node, ticket: str, segment: Segment, blob: StagedBlob, passed: Passed, break_off: BreakOff
-    ) -> str:
+    ) -> Sent:
         with (
             mmap.mmap(-1, BLOCK_BYTES) as memory,
             memoryview(memory) as buffer,
@@ -138,11 +147,11 @@ class Sending:
             except PermissionDeniedError as error:
                 # The ticket was fine when we got it: the node was restarted, and gives another one.
                 raise UnavailableError(f"{_title(node)}: {error.message}") from error
-        return _check(stored, whole, node)
+        return Sent(_check(stored, whole, node), bytes(table))
 
     async def _stream(
         self, node: Node, intent: pb.WriteIntent, segment: Segment, blob: StagedBlob, passed: Passed
-    ) -> str:
+    ) -> Sent:
         """Over gRPC alone, where just that port can be reached."""
         table = bytearray()
 
@@ -160,7 +169,7 @@ class Sending:
 
         timeout_seconds = transfer_seconds(blob.size_bytes)
         response = await call(self._stub(node).write_blob, frames(), _title(node), timeout_seconds)
-        return _check(response.stored, blob_hash(blob.size_bytes, table), node)
+        return Sent(_check(response.stored, blob_hash(blob.size_bytes, table), node), bytes(table))
 
     async def seal(self, primary: Node, request: pb.SealShardRequest) -> SaveState:
         if primary.id == self.node_id:
@@ -173,7 +182,7 @@ class Sending:
         return self._channels.stub(node.endpoints.grpc, STORAGE)
 
 
-def _fill(intake: Intake, segment: Segment, blob: StagedBlob, passed: Passed) -> pb.BlobSummary:
+def _fill(intake: Intake, segment: Segment, blob: StagedBlob, passed: Passed) -> bytes:
     table = bytearray()
     for start, end in block_spans(0, blob.size_bytes):
         # Copied first, then hashed: the block is ours, the segment is still mapped by the process that filled it.
@@ -184,21 +193,12 @@ def _fill(intake: Intake, segment: Segment, blob: StagedBlob, passed: Passed) ->
         intake.check_wanted()
         table += checksum
         passed(end - start)
-    return pb.BlobSummary(size_bytes=blob.size_bytes, hash=blob_hash(blob.size_bytes, table))
-
-
-def blocks(segment: Segment, blob: StagedBlob) -> Iterator[memoryview]:
-    """As they will be sent; each is valid until the next is asked for."""
-    buffer = memoryview(bytearray(min(BLOCK_BYTES, blob.size_bytes)))
-    for start, end in block_spans(0, blob.size_bytes):
-        block = buffer[: end - start]
-        segment.read_into(block, blob.offset + start)
-        yield block
+    return bytes(table)
 
 
 def hash_blob(segment: Segment, blob: StagedBlob) -> str:
     """What it would be stored as."""
-    return blob_hash(blob.size_bytes, b"".join(map(digest, blocks(segment, blob))))
+    return blob_hash(blob.size_bytes, segment.table(blob))
 
 
 def _check(stored: pb.StoredBlob, expected_hash: str, node: Node) -> str:

@@ -20,8 +20,9 @@ from sdrs_proto import channel
 from sdrs_proto.limits import STALL_SECONDS
 from sdrs_proto.staging import receive_message, send_message
 from sdrs_proto.status import to_status
-from sdrs_proto.v1.staging_pb2 import StageEvent, StageRequest
+from sdrs_proto.v1.staging_pb2 import ReadStaged, StageEvent, StageRequest
 from sdrs_storaged.logs import get_log
+from sdrs_storaged.metrics import StagingMetrics
 from sdrs_storaged.staging.segments import Segments
 from sdrs_storaged.staging.stager import Stager
 
@@ -57,9 +58,10 @@ class Session:
 
 
 class Sessions:
-    def __init__(self, segments: Segments, stager: Stager) -> None:
+    def __init__(self, segments: Segments, stager: Stager, metrics: StagingMetrics) -> None:
         self._segments = segments
         self._stager = stager
+        self._metrics = metrics
         self._lock = threading.Lock()
         self._open: set[Session] = set()
         self._is_closed = False
@@ -102,6 +104,9 @@ class Sessions:
             done.segment_id, done.size_bytes = segment.id, segment.size_bytes
             session.tell(done, segment.fd)
             return
+        if kind == "read":
+            self._lend(session, done, request.read)
+            return
         if kind == "seal":
             if request.seal.shard.registered_save_id:
                 raise InvalidArgumentError("a shard that is just sealed is not registered yet")
@@ -116,6 +121,15 @@ class Sessions:
         else:
             raise UnsupportedError("this daemon does not know this request: it is older than its caller")
         session.tell(done)
+
+    def _lend(self, session: Session, done: StageEvent, wanted: ReadStaged) -> None:
+        lent, blob, table = self._segments.lend(wanted.save_id, wanted.rank, wanted.ordinal)
+        done.segment_id, done.offset, done.size_bytes, done.table = lent.id, blob.offset, blob.size_bytes, table
+        try:
+            session.tell(done, lent.fd)
+        finally:
+            os.close(lent.fd)
+        self._metrics.reads.inc()
 
     def close(self) -> None:
         with self._lock:

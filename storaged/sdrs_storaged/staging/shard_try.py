@@ -85,7 +85,7 @@ class ShardTry:
                     return
                 blob, blob_id = self._work.shard.blobs[ordinal], self._blob_ids[ordinal]
                 try:
-                    whole = await self._sending.send(
+                    sent = await self._sending.send(
                         self._primary,
                         self._intent(ordinal, blob.size_bytes),
                         segment,
@@ -97,8 +97,10 @@ class ShardTry:
                     self._failure = self._failure or error
                     self._break_off.cut("another blob of the shard failed")
                     raise
-                blake3 = await self._identify(ordinal, whole)
-                blobs[ordinal] = Blob(BlobId(blob_id), ordinal, blob.size_bytes, whole, blake3=blake3)
+                if sent.table is not None:
+                    self._work.tables[ordinal] = sent.table
+                blake3 = await self._identify(ordinal, sent.hash)
+                blobs[ordinal] = Blob(BlobId(blob_id), ordinal, blob.size_bytes, sent.hash, blake3=blake3)
                 durable(blob_id)
 
         streams = [asyncio.ensure_future(stream()) for _ in self._blob_ids[:STREAMS]]

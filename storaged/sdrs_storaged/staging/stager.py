@@ -20,7 +20,8 @@ from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 from sdrs_storaged.metrics import StagingMetrics
 from sdrs_storaged.staging.carrier import Carrier
-from sdrs_storaged.staging.segments import Segment, Segments
+from sdrs_storaged.staging.segment import Copy, Segment
+from sdrs_storaged.staging.segments import Segments
 from sdrs_storaged.staging.work import DaemonStopsError, Listener, Work
 
 log = get_log("staging")
@@ -64,6 +65,14 @@ class Stager:
         """Sealed, and not in yet."""
         return len(self._carried)
 
+    @property
+    def oldest_waiting_seconds(self) -> float:
+        return max((work.age_seconds for work in self._waiting()), default=0.0)
+
+    def _waiting(self) -> list[Work]:
+        with self._lock:
+            return [work for staged_id, work in self._works.items() if staged_id in self._carried]
+
     async def run(self) -> None:
         for work in self._recovered:
             log.info("staged_save_found", save=work.title)
@@ -74,10 +83,9 @@ class Stager:
         try:
             while True:
                 await asyncio.sleep(BEAT_SECONDS)
-                with self._lock:
-                    carried = [work for staged_id, work in self._works.items() if staged_id in self._carried]
-                for work in carried:
+                for work in self._waiting():
                     work.beat()
+                await asyncio.to_thread(self._segments.tidy)
         finally:
             await self._stop()
 
@@ -149,7 +157,7 @@ class Stager:
             await asyncio.to_thread(self._segments.record, work.shard)
         else:
             await asyncio.to_thread(self._segments.forget, work.shard)
-        await self._release(work)
+        await self._release(work, Copy(save_id, work.shard.order.rank, work.shard.blobs, work.tables))
         elapsed_ms = int(1000 * (self._clock() - started))
         log.info("staged_save_in", save=work.title, size_bytes=work.total_bytes, elapsed_ms=elapsed_ms)
         if state is SaveState.PENDING:
@@ -166,11 +174,11 @@ class Stager:
         self._drop(work)
         work.end(error)
 
-    async def _release(self, work: Work) -> None:
+    async def _release(self, work: Work, copy: Copy | None = None) -> None:
         """P12: every member has acknowledged, or nobody will; no thread reads it any more."""
         if work.segment is not None:
             segment, work.segment = work.segment, None
-            await asyncio.to_thread(self._segments.release, segment)
+            await asyncio.to_thread(self._segments.release, segment, copy)
 
     def _drop(self, work: Work) -> None:
         with self._lock:

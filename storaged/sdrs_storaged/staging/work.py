@@ -9,7 +9,7 @@ from typing import Protocol
 from sdrs_core.errors import SdrsError, UnavailableError
 from sdrs_proto.status import to_status
 from sdrs_proto.v1 import staging_pb2 as pb
-from sdrs_storaged.staging.segments import Segment
+from sdrs_storaged.staging.segment import Segment
 
 # Acknowledgements of a save, on its way: not more often than this, and not many in all (I10).
 _NEWS_BYTES = 2 << 20
@@ -37,7 +37,10 @@ class Work:
         # An earlier run of this daemon may have sent some of it.
         self.is_recovered = listener is None
         self.total_bytes = sum(blob.size_bytes for blob in shard.blobs)
+        # The checksums of blocks as they were sent, by ordinal, for those who read from the segment later.
+        self.tables: dict[int, bytes] = {}
         self._clock = clock
+        self._began = clock()
         self._lock = threading.Lock()
         self._listener = listener
         self._alone_since = clock() if listener is None else None
@@ -58,6 +61,11 @@ class Work:
         """For a controller that is out of reach, or a pool that takes no saves."""
         given_seconds = self.shard.patience_ms / 1000
         return given_seconds if self._listener is not None else max(given_seconds, ORPHAN_SECONDS)
+
+    @property
+    def age_seconds(self) -> float:
+        """Since it was sealed, or found by this run of the daemon."""
+        return self._clock() - self._began
 
     @property
     def alone_seconds(self) -> float:
