@@ -12,8 +12,9 @@ import xxhash
 
 from sdrs_core.backup import layout
 from sdrs_core.backup.targets import TargetName
-from sdrs_core.errors import SdrsError
+from sdrs_core.errors import CorruptDataError, SdrsError
 from sdrs_core.ids import SaveId
+from sdrs_storaged.control import keys
 from sdrs_storaged.control.backup.buckets import Buckets, manifests
 from sdrs_storaged.control.backup.copies import Copies
 from sdrs_storaged.control.backup.runs import RunProgress
@@ -83,7 +84,13 @@ class Rubbish:
         found: set[int] = set()
         async for stored in self._copies.objects(target):
             record = stored.value
-            found.update(map(_digest, (record.place.key, *record.also, *record.former)))
+            found.update(map(_digest, (stored.key, record.place.key, *record.also, *record.former)))
+        async for uses in self._copies.uses(target):
+            if any(_digest(keys.backup_object(target, identity)) not in found for identity in uses.value.identities):
+                # I7: a catalog that does not know where that is may not know of something else, either.
+                raise CorruptDataError(
+                    f"the catalog has lost where content is that {uses.key} uses: nothing is deleted"
+                )
         return found
 
     async def _abort_uploads(self, run: RunProgress) -> None:
@@ -104,8 +111,8 @@ def _digest(key: str) -> int:
     return xxhash.xxh3_64_intdigest(key.encode())
 
 
-def _delete(bucket: Bucket, cluster_id: str, keys: list[str]) -> dict[str, SdrsError]:
-    return manifests(bucket, cluster_id).delete(keys)
+def _delete(bucket: Bucket, cluster_id: str, going: list[str]) -> dict[str, SdrsError]:
+    return manifests(bucket, cluster_id).delete(going)
 
 
 def _abort(bucket: Bucket, cluster_id: str, upload: Upload) -> None:
