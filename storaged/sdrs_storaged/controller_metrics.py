@@ -1,4 +1,4 @@
-"""What Prometheus sees of the active controller: nodes, pools, groups, failover, repair, scrubs."""
+"""What Prometheus sees of the active controller: nodes, pools, groups, failover, repair, scrubs, backups."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector as MetricSource
 
 from sdrs_core.cluster import NodeState
 from sdrs_core.scrub import Depth
+from sdrs_storaged.backup_metrics import backup_metrics
 from sdrs_storaged.control.controller import Controller
 
 
@@ -23,6 +24,7 @@ class ControllerMetrics(MetricSource):
         yield from self._groups()
         yield from self._scrubs()
         yield from self._repair()
+        yield from backup_metrics(self._controller.backups)
         controller = self._controller
         totals = controller.repairer.totals
         gauges = {

@@ -129,7 +129,7 @@ def test_a_lock_keeps_others_out_until_it_expires_or_is_released(bucket: Bucket)
 
     first.acquire(term=3)
     first.acquire(term=3)
-    with pytest.raises(RefusedError, match="worked on by one of cluster c+ until 1970-01-01T00:17:40"):
+    with pytest.raises(RefusedError, match=r"worked on by one of cluster c+ until 1970-01-01T00:17:40"):
         second.acquire()
     now += 50
     first.renew()

@@ -95,6 +95,21 @@ def test_an_upload_goes_on_where_another_stopped(bucket: Bucket) -> None:
     assert list(bucket.store.uploads("")) == []
 
 
+def test_a_source_that_turns_out_damaged_leaves_what_was_sent(bucket: Bucket) -> None:
+    """Another holder of the same content goes on with it."""
+    data, identity = content(BIG_BYTES), blake3.blake3(content(BIG_BYTES)).hexdigest()
+    place = bucket.new_place(CLUSTER, identity, "run", len(data))
+
+    def damaged() -> Iterator[memoryview]:
+        yield from blocks_of(data[: SMALL_PART_BYTES + 3 * CHUNK_BYTES])
+        raise CorruptDataError("a block does not match its checksum")
+
+    with pytest.raises(CorruptDataError, match="a block does not match"):
+        upload(bucket, place, damaged(), blake3=identity)
+
+    assert len(list(bucket.store.uploads(""))) == 1
+
+
 def test_parts_that_are_there_with_other_bytes_are_sent_again(bucket: Bucket) -> None:
     data, identity = content(BIG_BYTES), blake3.blake3(content(BIG_BYTES)).hexdigest()
     place = bucket.new_place(CLUSTER, identity, "run", len(data))
@@ -151,9 +166,8 @@ def test_an_upload_ends_when_its_caller_says_so_and_can_go_on(bucket: Bucket) ->
     assert get_content(bucket, place) == data
 
 
-def test_a_changed_byte_in_the_bucket_is_never_decrypted(bucket: Bucket, s3_server: S3Server) -> None:
-    if bucket.keys is None:
-        pytest.skip("callers compare blocks of what is not encrypted")
+@pytest.mark.parametrize("bucket", ["encrypted"], indirect=True)
+def test_a_changed_byte_in_the_bucket_is_never_decrypted(bucket: Bucket) -> None:
     data = content(CHUNK_BYTES + 1000)
     place = put_content(bucket, data)
     sealed = bytearray(bucket.store.get(place.key, 10 * CHUNK_BYTES))
@@ -173,9 +187,8 @@ def test_an_object_shorter_than_its_record_is_corrupt(bucket: Bucket) -> None:
         get_content(bucket, place)
 
 
+@pytest.mark.parametrize("bucket", ["encrypted"], indirect=True)
 def test_names_and_bytes_of_encrypted_objects_tell_nothing(bucket: Bucket) -> None:
-    if bucket.keys is None:
-        pytest.skip("only where it is encrypted")
     data = b"secret words " * 1000
 
     place = put_content(bucket, data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import TracebackType
 from typing import Self
 
@@ -9,7 +10,7 @@ from blake3 import blake3
 
 import sdrs
 from sdrs.backups import Run
-from sdrs_core.backup.manifests import CommitRecord
+from sdrs_core.backup.manifests import CommitRecord, ObjectPlace
 from sdrs_core.backup.targets import Target
 from sdrs_core.ids import SaveId
 from sdrs_storaged.bucket.downloading import open_object
@@ -66,6 +67,21 @@ class BucketView:
                 whole += data
         assert len(whole) == record.size_bytes
         return whole
+
+    def places(self) -> set[ObjectPlace]:
+        """What the listed backups are made of."""
+        return set(self._uses())
+
+    def users(self, place: ObjectPlace) -> int:
+        return self._uses()[place]
+
+    def _uses(self) -> Counter[ObjectPlace]:
+        return Counter(
+            blob.place
+            for record in self.manifests.commits()
+            for rank in range(record.world_size)
+            for blob in self.manifests.get_shard(record, rank).blobs
+        )
 
     def object_keys(self) -> set[str]:
         return {stored.key for stored in self.manifests.objects()}

@@ -7,7 +7,7 @@ answered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sdrs_core.attempts import Attempt
@@ -193,11 +193,11 @@ class FakeNodes:
 
     async def upload_blob(
         self, node: Node, upload: Upload, sources: Sequence[tuple[Node, Holder]], order: Order
-    ) -> AsyncIterator[UploadProgress]:
+    ) -> AsyncGenerator[UploadProgress, None]:
         raise UnavailableError("these nodes back up nothing")
         yield
 
-    async def probe_target(self, node: Node, target: Target, order: Order) -> AsyncIterator[ProbeStep]:
+    async def probe_target(self, node: Node, target: Target, order: Order) -> AsyncGenerator[ProbeStep, None]:
         raise UnavailableError("these nodes back up nothing")
         yield
 

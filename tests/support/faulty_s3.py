@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -33,7 +34,7 @@ class Fault:
 
 
 class FaultyS3:
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(upstream)
         self._upstream = (str(parts.hostname), int(parts.port or 80))
         self.faults: list[Fault] = []
@@ -46,7 +47,10 @@ class FaultyS3:
         handler = type("_Bound", (_Handler,), {"proxy": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
-        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if tls:
+            # The handshake is made in the connection's own thread.
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        self.endpoint = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="faulty-s3")
         self._thread.start()
 
@@ -105,6 +109,11 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     proxy: FaultyS3
 
+    def handle(self) -> None:
+        # A client that hangs up, or does not trust the certificate.
+        with suppress(OSError):
+            super().handle()
+
     def _serve(self) -> None:
         with suppress(OSError):
             self._serve_once()
@@ -160,8 +169,8 @@ def _flipped(data: bytes) -> bytes:
 
 
 @contextmanager
-def faulty(upstream: str) -> Iterator[FaultyS3]:
-    proxy = FaultyS3(upstream)
+def faulty(upstream: str, tls: ssl.SSLContext | None = None) -> Iterator[FaultyS3]:
+    proxy = FaultyS3(upstream, tls)
     try:
         yield proxy
     finally:

@@ -76,7 +76,7 @@ def running_moto() -> Iterator[S3Server]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    moto = S3Server("moto", f"http://{host}:{port}", "backups", "key", "secret")
+    moto = S3Server("moto", f"http://{host}:{port}", "backups", "key", "hush-hush")
     try:
         client = moto.client()
         client.create_bucket(Bucket=moto.bucket)

@@ -15,7 +15,7 @@ from sdrs_storaged.bucket.encryption import CHUNK_BYTES, SEALED_CHUNK_BYTES, TAG
 # So many chunks are asked for at a time.
 CHUNKS_PER_SPAN = 8
 # Read from the connection at once.
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 20
 
 
 class ObjectReader:

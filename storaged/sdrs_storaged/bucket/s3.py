@@ -97,9 +97,7 @@ class S3Store(ObjectStore):
             answer = self._client.head_object(**self._at(key))
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") in _MUTE:
-                self._call("GetObject", key, self._client.get_object, **self._at(key), Range="bytes=0-0")[
-                    "Body"
-                ].close()
+                self.open(key, 0, 1).close()
             raise understood(error, "HeadObject", self._target, key) from error
         except _STORE_ERRORS as error:
             raise understood(error, "HeadObject", self._target, key) from error

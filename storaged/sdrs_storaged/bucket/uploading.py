@@ -185,12 +185,6 @@ class _Multipart:
             # Somebody else completed it, or this very upload did and its answer was lost.
             if not self._is_there():
                 raise UnavailableError(f"the upload of {self._place.key} was aborted by somebody: try again") from error
-        except CorruptDataError:
-            # Nothing may go on with other bytes under this name: encrypted ones would share a key and nonces.
-            self._bucket.patience.persist(
-                lambda: self._bucket.store.abort_upload(self._place.key, upload_id), self._check
-            )
-            raise
 
     def _is_there(self) -> bool:
         """Only what was compared is ever completed under this name, by whomever (P25)."""
@@ -242,8 +236,13 @@ class _Multipart:
             sender.close()
 
     def _complete(self, upload_id: str, parts: list[Part]) -> None:
-        self._content.compare()
         persist, store, key = self._bucket.patience.persist, self._bucket.store, self._place.key
+        try:
+            self._content.compare()
+        except CorruptDataError:
+            # Nothing may go on with other bytes under this name: encrypted ones would share a key and nonces.
+            persist(lambda: store.abort_upload(key, upload_id), self._check)
+            raise
         persist(lambda: store.complete_upload(key, upload_id, parts), self._check)
         self._is_there()
 

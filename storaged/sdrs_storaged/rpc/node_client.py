@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from sdrs_core.backup.targets import Target
 from sdrs_core.checkpoints import Blob, Holder
@@ -151,7 +151,7 @@ class NodeClient:
 
     async def upload_blob(
         self, node: Node, upload: Upload, sources: Sequence[tuple[Node, Holder]], order: Order
-    ) -> AsyncIterator[UploadProgress]:
+    ) -> AsyncGenerator[UploadProgress, None]:
         blob, place = upload.blob, upload.place
         request = pb.UploadBlobRequest(
             request_id=random_id(),
@@ -171,7 +171,7 @@ class NodeClient:
         async for response in stream(self._stub(node).upload_blob, request, f"node {node.id}", _UPLOAD_SECONDS):
             yield UploadProgress(response.done_bytes, response.sent_bytes, response.is_done)
 
-    async def probe_target(self, node: Node, target: Target, order: Order) -> AsyncIterator[ProbeStep]:
+    async def probe_target(self, node: Node, target: Target, order: Order) -> AsyncGenerator[ProbeStep, None]:
         request = pb.ProbeTargetRequest(target=target_to(target), authority=convert.authority_to(order.authority))
         request.signature = signature(order.secret, request)
         async for response in stream(self._stub(node).probe_target, request, f"node {node.id}", _PROBE_TARGET_SECONDS):

@@ -35,6 +35,9 @@ from sdrs_storaged.seeing_through import all_of
 
 log = get_log("backup")
 
+# How long nodes are waited for that have what nobody else has.
+_AWAY_SECONDS = 20.0
+_LOOK_AGAIN_SECONDS = 0.5
 # Blobs of one rank whose tables are asked for at once.
 _DESCRIBED_AT_ONCE = 8
 
@@ -87,26 +90,38 @@ class BackingUp:
         record.total_bytes = record.done_bytes + sum(save.size_bytes for save in chosen)
         record.failed_checkpoints = 0
         await run.keep(at_once=True)
-        for save in chosen:
-            record.current = save.title
-            before = record.done_bytes
-            try:
-                await self._back_up(run, save)
-                record.done_checkpoints += 1
-            except (UnreadableError, NotFoundError) as error:
-                # It may be gone by now, or its nodes are away: the others are not kept waiting for it.
-                record.done_bytes = before
-                if await self._is_wanted(save):
-                    record.failed_checkpoints += 1
-                    record.tell(f"{save.title} could not be backed up: {error.message}")
-                else:
-                    record.skipped_checkpoints += 1
-                    record.tell(f"{save.title} was deleted before it was backed up")
-            except BaseException:
-                record.done_bytes = before
-                raise
-            await run.keep()
+        until = self._clock.monotonic_seconds() + _AWAY_SECONDS
+        while chosen:
+            # Those whose nodes are away keep nobody waiting: a controller that has just begun does not know all nodes.
+            away = [save for save in chosen if not await self._try(run, save, is_last=_is_over(self._clock, until))]
+            chosen = away
+            if away:
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
         record.current = ""
+
+    async def _try(self, run: RunProgress, save: Save, *, is_last: bool) -> bool:
+        """Whether it is settled, for better or worse."""
+        record = run.record
+        record.current = save.title
+        before = record.done_bytes
+        try:
+            await self._back_up(run, save)
+            record.done_checkpoints += 1
+        except (UnreadableError, NotFoundError) as error:
+            record.done_bytes = before
+            if isinstance(error, UnreadableError) and error.is_away and not is_last:
+                return False
+            if await self._is_wanted(save):
+                record.failed_checkpoints += 1
+                record.tell(f"{save.title} could not be backed up: {error.message}")
+            else:
+                record.skipped_checkpoints += 1
+                record.tell(f"{save.title} was deleted before it was backed up")
+        except BaseException:
+            record.done_bytes = before
+            raise
+        await run.keep()
+        return True
 
     # What to back up
 
@@ -316,6 +331,10 @@ class BackingUp:
         """Of the target's allowance, for one of those that upload now; 0: as fast as it goes."""
         limit = target.max_bytes_per_second
         return max(1, limit // max(1, self._uploading_count)) if limit else 0
+
+
+def _is_over(clock: Clock, until_seconds: float) -> bool:
+    return clock.monotonic_seconds() >= until_seconds
 
 
 def kept(copy: Copy, *, is_needed: bool = False) -> Kept:

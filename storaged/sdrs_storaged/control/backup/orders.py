@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,8 +49,8 @@ class BackupCalls(Protocol):
 
     def upload_blob(
         self, node: Node, upload: Upload, sources: Sequence[tuple[Node, Holder]], order: Order
-    ) -> AsyncIterator[UploadProgress]:
+    ) -> AsyncGenerator[UploadProgress, None]:
         """``sources``: who holds which fragment of it. The last one is done; until then it goes on, also unheard."""
         ...
 
-    def probe_target(self, node: Node, target: Target, order: Order) -> AsyncIterator[ProbeStep]: ...
+    def probe_target(self, node: Node, target: Target, order: Order) -> AsyncGenerator[ProbeStep, None]: ...

@@ -6,17 +6,23 @@ I7: only what two complete listings have shown, and what is older than a day. An
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import xxhash
 
 from sdrs_core.backup import layout
 from sdrs_core.backup.targets import TargetName
+from sdrs_core.errors import SdrsError
 from sdrs_core.ids import SaveId
 from sdrs_storaged.control.backup.buckets import Buckets, manifests
 from sdrs_storaged.control.backup.copies import Copies
 from sdrs_storaged.control.backup.runs import RunProgress
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.logs import get_log
+
+if TYPE_CHECKING:
+    from sdrs_storaged.bucket.bucket import Bucket
+    from sdrs_storaged.bucket.store import Upload
 
 log = get_log("backup")
 
@@ -45,9 +51,7 @@ class Rubbish:
         for start in range(0, len(going), _BATCH):
             await run.keep()
             batch = going[start : start + _BATCH]
-            refused = await self._buckets.call(
-                target, lambda bucket, keys=batch: manifests(bucket, self._cluster_id).delete(keys)
-            )
+            refused = await self._buckets.call(target, _delete, self._cluster_id, batch)
             run.record.deleted_objects += len(batch) - len(refused)
         if going:
             log.info("backup_rubbish_deleted", target=target.name, objects=len(going))
@@ -93,10 +97,16 @@ class Rubbish:
         known = await self._known(target.name) if left else set()
         for upload in left:
             if _digest(upload.key) not in known:
-                await self._buckets.call(
-                    target, lambda bucket, one=upload: manifests(bucket, self._cluster_id).abort(one)
-                )
+                await self._buckets.call(target, _abort, self._cluster_id, upload)
 
 
 def _digest(key: str) -> int:
-    return xxhash.xxh3_64_intdigest(key)
+    return xxhash.xxh3_64_intdigest(key.encode())
+
+
+def _delete(bucket: Bucket, cluster_id: str, keys: list[str]) -> dict[str, SdrsError]:
+    return manifests(bucket, cluster_id).delete(keys)
+
+
+def _abort(bucket: Bucket, cluster_id: str, upload: Upload) -> None:
+    manifests(bucket, cluster_id).abort(upload)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -59,12 +60,18 @@ class RunProgress:
         self._clock = clock
         self._kept_seconds = clock.monotonic_seconds()
         self._began = (clock.monotonic_seconds(), record.done_bytes)
+        self._counted_bytes = record.moved_bytes
 
     @property
     def bytes_per_second(self) -> int:
         """Since this controller carries it on."""
         seconds = self._clock.monotonic_seconds() - self._began[0]
         return int(max(0, self.record.done_bytes - self._began[1]) / seconds) if seconds > 0 else 0
+
+    def newly_moved_bytes(self) -> int:
+        """Since this was last asked, or this controller began to carry it on."""
+        more_bytes, self._counted_bytes = self.record.moved_bytes - self._counted_bytes, self.record.moved_bytes
+        return max(0, more_bytes)
 
     def check(self) -> None:
         if self.record.is_stopping:
@@ -108,6 +115,9 @@ class Runs:
         self._known: dict[TargetName, Run] = {}
         self._tasks: dict[TargetName, asyncio.Task[None]] = {}
         self._progress: dict[TargetName, RunProgress] = {}
+        # Since this controller leads.
+        self.ended: Counter[tuple[TargetName, RunKind, str]] = Counter()
+        self.moved_bytes: Counter[tuple[TargetName, RunKind]] = Counter()
         self._woken = asyncio.Event()
         self._lock = asyncio.Lock()
 
@@ -152,7 +162,7 @@ class Runs:
                     return last
                 raise RefusedError(
                     f"a {last.title} is under way ({last.done_checkpoints} of {last.total_checkpoints} checkpoints are "
-                    f'done): wait until it is through, or stop it; "sdrs backup list --runs" tells',
+                    f'done): wait until it is through, or stop it; "sdrs backup status" tells',
                     target=target,
                 )
             run = Run(random_id(), name, kind, trigger, selection, request_id, self._clock.unix_ms())
@@ -239,11 +249,12 @@ class Runs:
     # One run
 
     async def _carry_on(self, run: Run) -> None:
-        progress = RunProgress(self._targets.get(run.target), run, lambda: self._keep(run), self._clock)
+        progress = RunProgress(self._targets.get(run.target), run, lambda: self._keep(progress), self._clock)
         self._progress[run.target] = progress
         try:
             while True:
                 failure = await self._try_all(progress)
+                self.moved_bytes[run.target, run.kind] += progress.newly_moved_bytes()
                 try:
                     await self._end(run, failure)
                     return
@@ -313,7 +324,9 @@ class Runs:
                 log.error("backup_lock_lost", target=target.name, why=error.message)
                 return
 
-    async def _keep(self, run: Run) -> None:
+    async def _keep(self, progress: RunProgress) -> None:
+        run = progress.record
+        self.moved_bytes[run.target, run.kind] += progress.newly_moved_bytes()
         # Nobody else writes it in this term, and every write holds for this term only.
         await self._records.commit([], [put(keys.backup_run(run.target), run)])
 
@@ -342,6 +355,8 @@ class Runs:
             if policy:
                 self._policies.note(run.policy_key, policy)
         self._known[run.target] = ended
+        outcome = "stopped" if is_stopped else "failed" if failure else "partial" if why else "done"
+        self.ended[run.target, run.kind, outcome] += 1
         tell = log.warning if why else log.info
         tell(
             "backup_run_ended", target=run.target, kind=str(run.kind), run=run.id, why=why, moved_bytes=run.moved_bytes

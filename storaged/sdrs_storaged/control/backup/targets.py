@@ -109,8 +109,9 @@ class Targets:
             if encryption_key and encryption_key != target.encryption_key:
                 former = tuple(dict.fromkeys((target.encryption_key, *target.former_keys)))
                 target = replace(target, encryption_key=encryption_key, former_keys=former)
-                # Only where the new key is found and right: else nothing could be uploaded any more.
-                await self._buckets.call(target, _rotate, self._cluster_id)
+                # Only where the new key is found: else nothing could be uploaded any more.
+                await self._buckets.call(target, lambda bucket: None)
+                # On record before anything is under it: interrupted, both keys are named, and it is said again.
                 target = await self.change(name, lambda record: replace(record, target=target))
             return await self._buckets.call(target, _rotate, self._cluster_id)
 

@@ -32,6 +32,11 @@ class UnreadableError(SdrsError):
 
     reason = "UNREADABLE"
 
+    def __init__(self, message: str, *, is_away: bool) -> None:
+        """``is_away``: nothing is wrong with it, but nodes that have it are not there now."""
+        super().__init__(message)
+        self.is_away = is_away
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -201,4 +206,5 @@ def _is_of_source(error: SdrsError) -> bool:
 
 def _unreadable(blob: Blob, failures: Sequence[SdrsError]) -> UnreadableError:
     told = "; ".join(dict.fromkeys(error.message for error in failures)) or "no node that holds enough of it is up"
-    return UnreadableError(f"blob {blob.id} cannot be read now: {told}")
+    is_away = not any(isinstance(error, CorruptDataError | NotFoundError) for error in failures)
+    return UnreadableError(f"blob {blob.id} cannot be read now: {told}", is_away=is_away)

@@ -27,6 +27,7 @@ from sdrs_storaged.control.backup.records import Copy, CopyState, ObjectState
 from sdrs_storaged.control.backup.runs import RunProgress
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.events import Events
+from sdrs_storaged.control.meta.store import Op
 from sdrs_storaged.control.records import Stored
 from sdrs_storaged.logs import get_log
 from sdrs_storaged.seeing_through import all_of
@@ -103,7 +104,7 @@ class Verifying:
             damage = error.message
         run.record.done_bytes = before + copy.size_bytes
         now = self._clock.unix_ms()
-        event = ()
+        event: tuple[Op, ...] = ()
         if damage:
             run.record.failed_checkpoints += 1
             run.record.tell(f"the backup of {copy.title} is damaged: {damage}")
