@@ -58,6 +58,7 @@ log = get_log("storaged")
 _DRAIN_SECONDS = 10.0
 _VERIFY_SLOTS = 2  # a disk reads no faster for more
 _READS_PER_REPAIR = 4  # of what a fragment is made of, others read so much here as is read elsewhere for us
+_UPLOAD_DRAIN_SECONDS = 3.0
 _UPLOAD_SLOTS = 4  # backups: each holds a few parts in memory
 _PUSH_WORKERS = 4
 _LOOK_WORKERS = 4
@@ -101,6 +102,9 @@ async def start_node(around: Surroundings) -> None:
     census = Census(store, groups, peers, reports, looks)
     filling = Filling(groups, peers, Sources(store, peers, identity.node_id, for_repair=False), metrics)
     transfers = {"write": writes, "member": members, "read": reads, "repair": repairs, "repair_read": repair_reads}
+    uploads = Slots("upload", _UPLOAD_SLOTS)
+    # After they were told to stop, which most hear of at the next block; who waits for a bucket is left behind.
+    cleanup.push_async_callback(asyncio.to_thread, uploads.drain, _UPLOAD_DRAIN_SECONDS)
     background = Background(lambda: writes.taken + members.taken > 0)
     cleanup.callback(background.stop)
     cleanup.enter_context(groups.watching(lambda: store.set_draining(groups.draining_disks)))
@@ -136,8 +140,8 @@ async def start_node(around: Surroundings) -> None:
         sources,
         metrics,
         background,
-        slots=Slots("upload", _UPLOAD_SLOTS),
-        workers=_workers(cleanup, "upload", _UPLOAD_SLOTS),
+        slots=uploads,
+        readers=_workers(cleanup, "identify", _UPLOAD_SLOTS),
         looks=_workers(cleanup, "bucket", _LOOK_WORKERS),
     )
     verifying = Verifying(store, sources, background, slots=verifies, workers=read_workers)

@@ -59,7 +59,7 @@ async def uploading(monkeypatch: pytest.MonkeyPatch, upload: Callable[..., None]
             NodeMetrics(CollectorRegistry()),
             Background(lambda: False),
             slots=Slots("upload", 2),
-            workers=workers,
+            readers=workers,
             looks=looks,
         )
     finally:

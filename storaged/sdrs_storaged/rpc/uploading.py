@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
@@ -24,6 +25,7 @@ from sdrs_proto.v1 import storage_pb2 as pb
 from sdrs_storaged.bucket.open_buckets import OpenBuckets
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
+from sdrs_storaged.lone_threads import in_lone_thread
 from sdrs_storaged.metrics import NodeMetrics
 from sdrs_storaged.node.pacing import Background, Pace
 from sdrs_storaged.node.transfers import Slots
@@ -69,15 +71,15 @@ class Uploading:
         background: Background,
         *,
         slots: Slots,
-        workers: Workers,
+        readers: Workers,
         looks: Workers,
     ) -> None:
-        """``looks``: threads for what reads a table or tries a target."""
+        """``readers``: threads for what reads a whole blob; ``looks``: for what reads a table or tries a target."""
         self._sources = sources
         self._metrics = metrics
         self._background = background
         self._slots = slots
-        self._workers = workers
+        self._readers = readers
         self._looks = looks
         self._under_way: dict[str, _UnderWay] = {}
         self._buckets = OpenBuckets()
@@ -89,7 +91,7 @@ class Uploading:
             return pb.DescribeBlobResponse(table=await self._looks.run(self._table, blob, sources))
         await self._slots.take(_SLOT_SECONDS)
         try:
-            table, identity = await self._workers.run_through(self._identity, blob, sources)
+            table, identity = await self._readers.run_through(self._identity, blob, sources)
         finally:
             self._slots.give()
         return pb.DescribeBlobResponse(table=table, blake3=identity)
@@ -125,10 +127,8 @@ class Uploading:
 
     async def _uploaded(self, work: _UnderWay) -> None:
         await self._slots.take(_SLOT_SECONDS)
-        try:
-            await self._workers.run_through(self._upload, work)
-        finally:
-            self._slots.give()
+        # A store that hangs holds a slot, and nothing else: neither other work nor the end of this process.
+        await in_lone_thread("upload", partial(self._upload, work), self._slots.give)
 
     def _upload(self, work: _UnderWay) -> None:
         # Only where there are backups: what speaks with buckets takes long to load.

@@ -14,6 +14,7 @@ from sdrs_storaged.control import keys
 from sdrs_storaged.control.backup.backing_up import BackingUp
 from sdrs_storaged.control.backup.buckets import Buckets
 from sdrs_storaged.control.backup.catching_up import CatchingUp
+from sdrs_storaged.control.backup.comparing import Comparing
 from sdrs_storaged.control.backup.copies import Copies
 from sdrs_storaged.control.backup.listing import Listing
 from sdrs_storaged.control.backup.orders import BackupCalls, ProbeStep
@@ -56,13 +57,16 @@ class Backups:
         self._members = members
         self._nodes = nodes
         self.buckets = Buckets()
-        self.targets = Targets(records, self.buckets, events, cluster_id)
+        self.targets = Targets(records, self.buckets, events, members.cluster)
         self.copies = Copies(records, self.targets)
         self.policies = Policies(records, self.targets, members, clock)
         self.standing = Standing(self.targets, self.policies, self.copies, clock)
         self.listing = Listing(records, self.targets, self.copies, self.buckets, cluster_id)
         self.status = Status(records, self.policies, self.copies)
         self.catching_up = CatchingUp(self.copies, self.buckets, cluster_id)
+        self._comparing = Comparing(
+            self.targets, self.copies, self.buckets, cluster_id, incarnation=members.cluster.incarnation
+        )
         uploads = Uploads(records, members, nodes)
         self._backing_up = BackingUp(
             records, catalog, self.copies, self.policies, self.buckets, uploads, clock, cluster_id
@@ -91,7 +95,7 @@ class Backups:
         self.runs.kinds |= {
             RunKind.BACKUP: self._back_up,
             RunKind.VERIFY: self.verifying.carry_out,
-            RunKind.PRUNE: self.pruning.carry_out,
+            RunKind.PRUNE: self._prune,
         }
 
     async def load(self) -> None:
@@ -100,11 +104,8 @@ class Backups:
         await self.runs.load()
 
     async def run(self) -> None:
-        try:
-            await self._look()
-            await self.runs.run()
-        finally:
-            self.buckets.close()
+        await self._look()
+        await self.runs.run()
 
     async def _look(self) -> None:
         for record in self.targets.all():
@@ -119,10 +120,15 @@ class Backups:
                     await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     async def _back_up(self, run: RunProgress) -> None:
+        await self._comparing.carry_out(run)
         await self.catching_up.carry_out(run)
         await self._backing_up.carry_out(run)
         if run.record.policy_key:
             await self.pruning.prune(run)
+
+    async def _prune(self, run: RunProgress) -> None:
+        await self._comparing.carry_out(run)
+        await self.pruning.carry_out(run)
 
     async def test_target(self, name: str) -> AsyncIterator[tuple[str, ProbeStep]]:
         """From here, and from each node that is up: where, and what was found."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from sdrs_core.backup.targets import Target, TargetName
 from sdrs_core.errors import PermissionDeniedError, UnavailableError
+from sdrs_storaged.lone_threads import in_lone_thread
 
 if TYPE_CHECKING:
     from sdrs_storaged.bucket.bucket import Bucket
@@ -30,7 +30,7 @@ _PAGE = 500
 
 class Buckets:
     def __init__(self) -> None:
-        self._threads: dict[TargetName, ThreadPoolExecutor] = {}
+        self._slots: dict[TargetName, asyncio.Semaphore] = {}
         self._open: dict[TargetName, Bucket] = {}
 
     async def call(
@@ -40,13 +40,12 @@ class Buckets:
         return await self.in_thread(target, partial(self._work, target, work, *args, **named))
 
     async def in_thread(self, target: Target, work: Callable[[], T]) -> T:
-        threads = self._threads.get(target.name)
-        if threads is None:
-            threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"backup-{target.name}")
-            self._threads[target.name] = threads
+        """So many at once: those that hang count until they are through, whoever gave up on them (I10)."""
+        slots = self._slots.setdefault(target.name, asyncio.Semaphore(_THREADS))
         try:
             async with asyncio.timeout(_CALL_SECONDS):
-                return await asyncio.get_running_loop().run_in_executor(threads, work)
+                await slots.acquire()
+                return await in_lone_thread(f"backup-{target.name}", work, slots.release)
         except TimeoutError:
             raise UnavailableError(
                 f"backup target {target.name} did not answer within {_CALL_SECONDS:.0f} s", target=target.name
@@ -74,16 +73,8 @@ class Buckets:
                 yield one
 
     def forget(self, target: TargetName) -> None:
-        bucket, threads = self._open.pop(target, None), self._threads.pop(target, None)
-        if bucket and threads:
-            threads.submit(bucket.close)
-        if threads:
-            # Who hangs is not waited for.
-            threads.shutdown(wait=False)
-
-    def close(self) -> None:
-        for target in list(self._threads):
-            self.forget(target)
+        self._open.pop(target, None)
+        self._slots.pop(target, None)
 
 
 def manifests(bucket: Bucket, cluster_id: str) -> ManifestStore:

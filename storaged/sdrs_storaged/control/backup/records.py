@@ -22,6 +22,8 @@ _MAX_PROBLEM_CHARS = 300
 class TargetRecord:
     target: Target
     request_id: str = ""
+    # Of the cluster, when what the catalog has of it was last known to be in the bucket.
+    incarnation: int = 0
     # Its records are on their way out; nothing is begun with it any more.
     is_leaving: bool = False
     # Why the last attempt failed, and since when all did; empty: it did not.

@@ -61,6 +61,8 @@ class RunProgress:
         self._kept_seconds = clock.monotonic_seconds()
         self._began = (clock.monotonic_seconds(), record.done_bytes)
         self._counted_bytes = record.moved_bytes
+        # Somebody else works under this prefix now, who is no successor of ours; empty: nobody does.
+        self.lost_because = ""
 
     @property
     def bytes_per_second(self) -> int:
@@ -74,6 +76,8 @@ class RunProgress:
         return max(0, more_bytes)
 
     def check(self) -> None:
+        if self.lost_because:
+            raise RefusedError(self.lost_because)
         if self.record.is_stopping:
             raise StoppedError("stopped by an operator")
 
@@ -192,7 +196,14 @@ class Runs:
         try:
             while True:
                 self._woken.clear()
-                rest_seconds = await self._pass_once()
+                try:
+                    rest_seconds = await self._pass_once()
+                except StaleTermError:
+                    raise
+                except Exception as error:
+                    # A defect here must not take the control plane down with it.
+                    log.error("backups_failed", exc_info=error)
+                    rest_seconds = _RETRY_SECONDS
                 with suppress(TimeoutError):
                     async with asyncio.timeout(rest_seconds):
                         await self._woken.wait()
@@ -252,18 +263,19 @@ class Runs:
         progress = RunProgress(self._targets.get(run.target), run, lambda: self._keep(progress), self._clock)
         self._progress[run.target] = progress
         try:
+            failure = await self._try_all(progress)
+            self.moved_bytes[run.target, run.kind] += progress.newly_moved_bytes()
             while True:
-                failure = await self._try_all(progress)
-                self.moved_bytes[run.target, run.kind] += progress.newly_moved_bytes()
                 try:
                     await self._end(run, failure)
-                    return
+                    break
                 except StaleTermError:
                     raise
                 except SdrsError as error:
                     # The store is out of reach: what was done stays done, and it is ended later.
                     log.warning("backup_run_not_ended", target=run.target, why=error.message)
                     await asyncio.sleep(_RETRY_SECONDS)
+            await self._on_ended(run.target)
         finally:
             del self._progress[run.target]
 
@@ -304,7 +316,7 @@ class Runs:
         # By the run: the next controller of this history goes on with the same one, another history has others.
         holder, term = progress.record.id, self._records.term.number
         lock = await self._buckets.call(target, _acquire, self._cluster_id, holder, term)
-        renewing = asyncio.create_task(self._renew(target, lock))
+        renewing = asyncio.create_task(self._renew(progress, lock))
         try:
             yield
         finally:
@@ -312,16 +324,17 @@ class Runs:
             with suppress(SdrsError):
                 await self._buckets.call(target, lambda _: lock.release())
 
-    async def _renew(self, target: Target, lock: PrefixLock) -> None:
+    async def _renew(self, progress: RunProgress, lock: PrefixLock) -> None:
         while True:
             await asyncio.sleep(_RENEW_SECONDS)
             try:
-                await self._buckets.call(target, lambda _: lock.renew())
+                await self._buckets.call(progress.target, lambda _: lock.renew())
             except UnavailableError as error:
-                log.warning("backup_lock_not_renewed", target=target.name, why=error.message)
+                log.warning("backup_lock_not_renewed", target=progress.target.name, why=error.message)
             except SdrsError as error:
                 # Safety does not depend on it (I8): another history of this cluster is at work, and a person is needed.
-                log.error("backup_lock_lost", target=target.name, why=error.message)
+                log.error("backup_lock_lost", target=progress.target.name, why=error.message)
+                progress.lost_because = error.message
                 return
 
     async def _keep(self, progress: RunProgress) -> None:
@@ -361,7 +374,6 @@ class Runs:
         tell(
             "backup_run_ended", target=run.target, kind=str(run.kind), run=run.id, why=why, moved_bytes=run.moved_bytes
         )
-        await self._on_ended(run.target)
 
 
 def _health(record: TargetRecord, failure: str, now_unix_ms: int) -> TargetRecord:

@@ -16,6 +16,7 @@ from sdrs_storaged.control.backup.records import TargetRecord
 from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.meta.store import Compare, Delete, Op
 from sdrs_storaged.control.records import MAX_TXN_RECORDS, Records, put
+from sdrs_storaged.control.tables import ClusterRecord
 
 if TYPE_CHECKING:
     from sdrs_storaged.bucket.bucket import Bucket
@@ -24,11 +25,12 @@ _MAX_CONCURRENCY = 64
 
 
 class Targets:
-    def __init__(self, records: Records, buckets: Buckets, events: Events, cluster_id: str) -> None:
+    def __init__(self, records: Records, buckets: Buckets, events: Events, cluster: ClusterRecord) -> None:
         self._records = records
         self._buckets = buckets
         self._events = events
-        self._cluster_id = cluster_id
+        self._cluster_id = cluster.id
+        self._incarnation = cluster.incarnation
         self._known: dict[TargetName, TargetRecord] = {}
         self._lock = asyncio.Lock()
 
@@ -74,7 +76,7 @@ class Targets:
             self._check_apart(target)
             if not target.source_cluster_id:
                 await self._buckets.call(target, _claim, self._cluster_id, take_over=take_over)
-            record = TargetRecord(target, request_id)
+            record = TargetRecord(target, request_id, self._incarnation)
             key = keys.backup_target(target.name)
             text = f"backup target {target.name}: bucket {target.bucket}, prefix {target.prefix or 'none'}"
             event = self._events.entry("backup_target_added", text)
