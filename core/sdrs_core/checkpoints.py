@@ -103,6 +103,8 @@ class Shard:
     mirrors: tuple[Blob, ...] = ()
     # The rest of its blobs: unchanged since an earlier save, and stored there.
     references: tuple[Reference, ...] = ()
+    # Of a save that is kept in the backup only: what has no holders is there.
+    evicted: bool = False
 
     @property
     def blob_count(self) -> int:
@@ -119,8 +121,8 @@ class Shard:
         return (*self.blobs, *self.mirrors)
 
     def is_in_backup_only(self, blob: Blob) -> bool:
-        """By intention: the last that is on record for a blob never goes off it (I4), unless its save was evicted."""
-        return not blob.holders and all(mirror.ordinal != blob.ordinal for mirror in self.mirrors)
+        """As opposed to one that nobody has any more, which a rebuild may find (I4)."""
+        return self.evicted and not blob.holders
 
 
 @dataclass(frozen=True, slots=True)

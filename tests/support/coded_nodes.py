@@ -17,6 +17,7 @@ from unittest.mock import patch
 from sdrs.process import Process
 from sdrs.restore import pace, range_reading
 from sdrs.restore.holders import HolderBook
+from sdrs.restore.recalls import Recalls
 from sdrs.restore.reports import DamageReports
 from sdrs.restore.shard_reader import ShardReader
 from sdrs.restore.targets import ByteCount, MemoryTarget
@@ -165,6 +166,7 @@ class CodedNodes:
         self.newer: CodedNodes | SdrsError | None = None
         self.holders = HolderBook()
         self.reports = DamageReports(cast(Control, self))
+        self.recalls = Recalls(cast(Control, self))
         self.control = self.routes = self
         self.stage = NothingStaged()
         self._lock = threading.Lock()
@@ -192,6 +194,10 @@ class CodedNodes:
         self.fragments[key] = Fragment.of(bytes(content))
 
     # What a process has
+
+    def stream(self, method: str, request: Any, **options: Any) -> Iterator[Any]:
+        assert method == "recall_checkpoint"
+        raise NotFoundError("no backup has it")
 
     def open(self, node: Node, fragment: FragmentRange, stall_seconds: float) -> Stream:
         nodes = self._of(fragment.blob_id)

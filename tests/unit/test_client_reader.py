@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import pytest
 from sdrs.process import Process
 from sdrs.restore.holders import HolderBook
 from sdrs.restore.range_reading import STALLS_SECONDS
+from sdrs.restore.recalls import Recalls
 from sdrs.restore.reports import MAX_THREADS, DamageReports
 from sdrs.restore.shard_reader import ShardReader
 from sdrs.restore.targets import ByteCount, MemoryTarget
@@ -24,6 +26,7 @@ from sdrs_core.errors import CorruptDataError, NotFoundError, SdrsError, Unavail
 from sdrs_core.ids import BlobId, DiskId, JobName, NodeId, PoolName, SaveId
 from sdrs_core.levels import Level
 from sdrs_proto.convert import node_to, read_policy_to, shard_to
+from sdrs_proto.v1.backup_pb2 import RecallCheckpointResponse
 from sdrs_proto.v1.control_pb2 import ListShardsResponse, ReportDamageRequest
 from tests.support.nothing_staged import NothingStaged
 from tests.support.waiting import wait_for
@@ -98,6 +101,10 @@ class FakeProcess:
         self.stage = NothingStaged()
         self.holders = HolderBook()
         self.reports = DamageReports(cast(Control, self))
+        self.recalls = Recalls(cast(Control, self))
+        # What the backup does, and how often it was asked for.
+        self.backup: SdrsError | ListShardsResponse = NotFoundError("no backup has it")
+        self.recall_count = 0
         self.reported: list[ReportDamageRequest] = []
         self.on_report: Callable[[], object] = lambda: None
         self.newer_record: ListShardsResponse | SdrsError = UnavailableError("no controller")
@@ -111,6 +118,15 @@ class FakeProcess:
         if isinstance(does, SdrsError):
             raise does
         return Range(does, position=fragment.offset)
+
+    def stream(self, method: str, request: Any, **options: Any) -> Iterator[RecallCheckpointResponse]:
+        assert (method, request.save_id) == ("recall_checkpoint", SAVE.save_id)
+        self.recall_count += 1
+        yield RecallCheckpointResponse(target="nas", total_bytes=len(CONTENT))
+        if isinstance(self.backup, SdrsError):
+            raise self.backup
+        self.newer_record = self.backup
+        yield RecallCheckpointResponse(target="nas", done_bytes=len(CONTENT), total_bytes=len(CONTENT), is_done=True)
 
     def call(self, method: str, request: Any, **options: Any) -> Any:
         if method == "report_damage":
@@ -146,6 +162,42 @@ def no_races(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sdrs.restore.range_reading.PAUSES_SECONDS", (0.0, 0.001, 0.001))
+
+
+def test_what_no_holder_can_serve_is_brought_back_from_the_backup_once_for_all_ranges_and_that_is_said(
+    no_pauses: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = FakeProcess(a=GONE)
+    process.backup = record("b", blob_count=6)
+    process.newer_record = record("a", down="a", blob_count=6)
+    with caplog.at_level(logging.WARNING, "sdrs"):
+        process.read(record("a", blob_count=6))
+    assert process.recall_count == 1
+    assert [one.message for one in caplog.records if "backup" in one.message] == ["restoring j step 7 from backup nas"]
+
+
+def test_what_the_backup_alone_has_is_not_looked_for_on_nodes(no_pauses: None) -> None:
+    process = FakeProcess()
+    process.backup = record("b")
+    process.newer_record = record("")
+    process.read(record(""))
+    assert (process.asked_names, process.recall_count) == ("b", 1)
+
+
+def test_if_the_backup_fails_too_the_error_names_both(no_pauses: None) -> None:
+    process = FakeProcess(a=GONE)
+    process.backup = UnavailableError("backup nas: the store does not answer")
+    with pytest.raises(UnavailableError, match=r"out of reach: connection refused; and from the backup: backup nas"):
+        process.read(record("a"))
+    damaged = FakeProcess(a=flipped(0))
+    damaged.backup = CorruptDataError("backup nas: an object is damaged")
+    with pytest.raises(CorruptDataError, match=r"is damaged.*and from the backup: backup nas"):
+        damaged.read(record("a"))
+    # Lost here, but the backup may be back in a moment.
+    damaged = FakeProcess(a=flipped(0))
+    damaged.backup = UnavailableError("backup nas: the store does not answer")
+    with pytest.raises(UnavailableError, match="and from the backup"):
+        damaged.read(record("a"))
 
 
 def flipped(at: int) -> bytes:

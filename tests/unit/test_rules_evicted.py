@@ -20,6 +20,7 @@ from tests.support.mirrors import (
     B,
     blob_of,
     go_down,
+    holder,
     mirrored,
     on_record,
     repair,
@@ -86,6 +87,22 @@ def test_a_survey_finds_it_neither_degraded_nor_out_of_reach_even_with_every_nod
         await repair(harness)
         assert save.save_id not in harness.controller.repairer.unavailable
         assert len(harness.controller.repairer.unavailable) == 1  # step 20
+        assert await save_of(harness, 10) == save
+
+    asyncio.run(run())
+
+
+def test_what_an_interrupted_recall_left_on_a_node_that_is_gone_is_no_reason_to_call_it_out_of_reach(
+    memory_buckets: MemoryBuckets,
+) -> None:
+    async def run() -> None:
+        harness, save = await evicted_harness(memory_buckets)
+        [shard] = await harness.shards(save)
+        partly = replace(shard, blobs=tuple(replace(blob, holders=(holder(A),)) for blob in shard.blobs))
+        await harness.controller.records.commit([], [put(keys.shard(save.save_id, 0), partly)])
+        await go_down(harness, A)
+        await repair(harness)
+        assert not harness.controller.repairer.unavailable
         assert await save_of(harness, 10) == save
 
     asyncio.run(run())

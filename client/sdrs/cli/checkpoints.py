@@ -74,7 +74,7 @@ def show(settings: Settings, job: str, step_given: int | None, step_named: int |
         "job": save.job,
         "step": str(save.step),
         "state": _state(save),
-        "level": f"{save.level}, degraded: some redundancy is still being made" if save.degraded else str(save.level),
+        "level": _level(save),
         "size": f"{format_bytes(save.size_bytes)} ({save.size_bytes} bytes)",
         "stored": _stored(save, shards),
         "kind": save.kind.value,
@@ -177,7 +177,7 @@ def _checkpoint_listing(saves: list[Save], when_empty: str) -> Listing:
         (
             str(save.step),
             _state(save),
-            str(save.level) if save.level else "",
+            "" if save.evicted or not save.level else str(save.level),
             format_bytes(save.size_bytes),
             format_bytes(save.stored_bytes),
             str(save.world_size),
@@ -195,6 +195,12 @@ def _state(save: Save) -> str:
     return "damaged" if save.damage and save.state is SaveState.COMMITTED else save.state.value
 
 
+def _level(save: Save) -> str:
+    if save.evicted:
+        return f"kept in backup {save.evicted} only: a restore recalls it"
+    return f"{save.level}, degraded: some redundancy is still being made" if save.degraded else str(save.level)
+
+
 def _failures(save: Save) -> str:
     """Of restores, as long as they have not marked it as damaged."""
     count = len(save.failed_restores)
@@ -203,6 +209,8 @@ def _failures(save: Save) -> str:
 
 def _stored(save: Save, shards: Sequence[Shard]) -> str:
     steps = sorted({reference.home.step for shard in shards for reference in shard.references})
+    if save.evicted:
+        return "nothing of it"
     if not steps:
         return "all of it"
     named = ", ".join(map(str, steps[:_STEPS_NAMED])) + (" …" if len(steps) > _STEPS_NAMED else "")
@@ -212,7 +220,8 @@ def _stored(save: Save, shards: Sequence[Shard]) -> str:
 def _notes(save: Save) -> str:
     summary = save.damage.partition(": ")[0]  # `show` and `status` have all of it
     mirrored = f"mirrored to {save.mirror_pool}" if save.mirror_pool else ""
-    words = ["held" if save.held else "", "degraded" if save.degraded else "", mirrored, summary, _failures(save)]
+    only = f"in backup {save.evicted} only" if save.evicted else ""
+    words = [only, "held" if save.held else "", "degraded" if save.degraded else "", mirrored, summary, _failures(save)]
     words.append(save.note)
     return "; ".join(filter(None, words))
 

@@ -139,6 +139,9 @@ def checkpoint_record(save: Save) -> Record:
         "held": save.held,
         "degraded": save.degraded,
         "mirror_pool": save.mirror_pool or None,
+        # The backup that alone has it; and whose it was, if it came out of one.
+        "evicted": save.evicted or None,
+        "origin": save.origin or None,
         "damage": save.damage,
         "failed_restores": len(save.failed_restores),
         "restore_failure": save.restore_failure,

@@ -101,15 +101,17 @@ class HolderRecords:
         return await self._edit(shard_key, old_id, edit, _known_nodes(new.holders)) is not None
 
     async def bring_back(self, shard_key: str, old_id: BlobId, new: Blob) -> bool:
-        """As ``swap``, also of what no node is on record for: its save is kept in the backup only, where ``new`` comes
-        from.
-        """
+        """As ``swap``, with ``new`` from a backup."""
 
-        def edit(shard: Shard, blob: Blob) -> Blob | None:
-            is_wanted = shard.is_in_backup_only(blob) or _is_wanted(shard, blob)
-            return new if is_wanted and _is_same(blob, new) else None
+        def edit(shard: Shard) -> Shard | None:
+            blob = find_blob(shard, old_id)
+            if blob is None or not _is_same(blob, new):
+                return None
+            # Nobody may be on record for it, and it is wanted all the same.
+            edited = with_blob(shard, new, old_id)
+            return replace(edited, evicted=shard.evicted and any(not known.holders for known in edited.blobs))
 
-        return await self._edit(shard_key, old_id, edit, _known_nodes(new.holders)) is not None
+        return await self._edit_shard(shard_key, edit, _known_nodes(new.holders)) is not None
 
     async def add_mirror(self, shard_key: str, blob_id: BlobId, mirror: Blob) -> bool:
         """Beside ``blob_id``. False if nobody wants it any more, or there is one already."""

@@ -178,7 +178,7 @@ class Surveyor:
     ) -> None:
         save, lost_by = stored.value, self._roll_call.lost.get(blob.id)
         if shard.value.is_in_backup_only(blob):
-            return  # evicted since its save was read
+            return  # evicted since the save was read
         prospect = self._prospects.of(save, shard.value, blob, survey.view, preferred=lost_by)
         assert prospect is not None
         # What is lost of a save that was let go is missed by nobody, unless by who refers to it: that one counts then.

@@ -192,4 +192,5 @@ def _shard(save: Save, manifest: ShardManifest) -> Shard:
             Blob(BlobId(random_id()), blob.ordinal, blob.size_bytes, blob.hash, blake3=blob.blake3)
             for blob in sorted(manifest.blobs, key=lambda blob: blob.ordinal)
         ),
+        evicted=True,
     )

@@ -21,7 +21,7 @@ async def without_holders(records: Records, stored: Stored[Shard]) -> Stored[Sha
 
     def edit(shard: Shard) -> Shard:
         own = _own(shard)
-        return replace(own, blobs=tuple(replace(blob, holders=()) for blob in own.blobs), mirrors=())
+        return replace(own, blobs=tuple(replace(b, holders=()) for b in own.blobs), mirrors=(), evicted=True)
 
     return await _edited(records, stored, edit)
 
@@ -31,7 +31,7 @@ def _own(shard: Shard) -> Shard:
     if not owned:
         return shard
     blobs = tuple(sorted((*shard.blobs, *owned), key=lambda blob: blob.ordinal))
-    return replace(shard, blobs=blobs, references=())
+    return replace(shard, blobs=blobs, references=(), evicted=True)
 
 
 async def _edited(records: Records, stored: Stored[Shard], edit: Callable[[Shard], Shard]) -> Stored[Shard] | None:
