@@ -111,6 +111,24 @@ def test_a_source_that_turns_out_damaged_leaves_what_was_sent(bucket: Bucket) ->
     assert len(list(bucket.store.uploads(""))) == 1
 
 
+def test_an_upload_that_is_aborted_under_way_can_be_tried_again(bucket: Bucket) -> None:
+    data, identity = content(BIG_BYTES), blake3.blake3(content(BIG_BYTES)).hexdigest()
+    place = bucket.new_place(CLUSTER, identity, "run", len(data))
+
+    def aborting() -> Iterator[memoryview]:
+        for number, block in enumerate(blocks_of(data)):
+            if number == 7:
+                for left in list(bucket.store.uploads("")):
+                    bucket.store.abort_upload(left.key, left.upload_id)
+            yield block
+
+    with pytest.raises(UnavailableError):
+        upload(bucket, place, aborting(), blake3=identity)
+    upload(bucket, place, blocks_of(data), blake3=identity)
+
+    assert get_content(bucket, place) == data
+
+
 def test_parts_that_are_there_with_other_bytes_are_sent_again(bucket: Bucket) -> None:
     data, identity = content(BIG_BYTES), blake3.blake3(content(BIG_BYTES)).hexdigest()
     place = bucket.new_place(CLUSTER, identity, "run", len(data))
