@@ -21,7 +21,16 @@ from sdrs_storaged.bucket.bucket import Bucket
 from sdrs_storaged.bucket.opening import open_bucket
 from sdrs_storaged.bucket.patience import Failures, Patience
 from sdrs_storaged.bucket.probing import probe
-from tests.support.backups import CLUSTER, HASTE, SMALL_PART_BYTES, blocks_of, content, get_content, put_content
+from tests.support.backups import (
+    CLUSTER,
+    HASTE,
+    SMALL_PART_BYTES,
+    blocks_of,
+    content,
+    get_content,
+    key_file,
+    put_content,
+)
 from tests.support.certificates import make_certificates
 from tests.support.faulty_s3 import Fault, FaultyS3, faulty
 from tests.support.s3_servers import S3Server, credentials_file, needs_seaweed
@@ -128,6 +137,21 @@ def test_bytes_that_are_always_changed_on_the_way_are_never_confirmed(bucket: Bu
         put_content(bucket, content(1000))
     with pytest.raises((UnavailableError, CorruptDataError)):
         put_content(bucket, content(BIG_BYTES))
+
+
+def test_bytes_that_are_changed_on_the_way_back_are_never_believed(
+    target: Target, proxy: FaultyS3, tmp_path: Path
+) -> None:
+    target = replace(target, encryption_key=key_file(tmp_path / "key", os.urandom(32)))
+    with open_bucket(target, HASTE) as bucket:
+        place = put_content(bucket, content(3_000_000))
+        proxy.faults = [Fault("corrupt", "GET", "objects")]
+        with pytest.raises(CorruptDataError, match="does not decrypt"):
+            get_content(bucket, place)
+        proxy.faults = [Fault("corrupt", "GET", "keys")]
+    with open_bucket(target, HASTE) as bucket:
+        with pytest.raises((CorruptDataError, PermissionDeniedError)):
+            get_content(bucket, place)
 
 
 def test_a_store_that_is_gone_is_unavailable(target: Target, proxy: FaultyS3) -> None:

@@ -103,6 +103,10 @@ def test_a_damaged_manifest_is_never_believed(bucket: Bucket) -> None:
     bucket.store.put(shard_key, data)
     with pytest.raises(CorruptDataError, match="damaged or changed"):
         manifests.get_shard(record, 0)
+    # A good one, and not the one that was committed.
+    manifests.put_shard(replace(SHARD, size_bytes=99), key_id)
+    with pytest.raises(CorruptDataError, match="damaged or changed"):
+        manifests.get_shard(record, 0)
 
     commit = bucket.store.get(commit_key, 1 << 20)
     for damaged in (commit.replace(b'"attempt": 2', b'"attempt": 3'), commit[:-20], b"[]"):

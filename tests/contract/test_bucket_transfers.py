@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import blake3
@@ -13,7 +14,7 @@ from sdrs_core.errors import CorruptDataError, UnavailableError
 from sdrs_storaged.bucket import uploading
 from sdrs_storaged.bucket.bucket import Bucket
 from sdrs_storaged.bucket.downloading import CHUNKS_PER_SPAN, open_object
-from sdrs_storaged.bucket.encryption import CHUNK_BYTES
+from sdrs_storaged.bucket.encryption import CHUNK_BYTES, SEALED_CHUNK_BYTES
 from sdrs_storaged.bucket.opening import open_bucket
 from sdrs_storaged.bucket.uploading import upload
 from tests.support.backups import (
@@ -110,6 +111,24 @@ def test_a_source_that_turns_out_damaged_leaves_what_was_sent(bucket: Bucket) ->
     assert len(list(bucket.store.uploads(""))) == 1
 
 
+def test_an_upload_that_is_aborted_under_way_can_be_tried_again(bucket: Bucket) -> None:
+    data, identity = content(BIG_BYTES), blake3.blake3(content(BIG_BYTES)).hexdigest()
+    place = bucket.new_place(CLUSTER, identity, "run", len(data))
+
+    def aborting() -> Iterator[memoryview]:
+        for number, block in enumerate(blocks_of(data)):
+            if number == 7:
+                for left in list(bucket.store.uploads("")):
+                    bucket.store.abort_upload(left.key, left.upload_id)
+            yield block
+
+    with pytest.raises(UnavailableError):
+        upload(bucket, place, aborting(), blake3=identity)
+    upload(bucket, place, blocks_of(data), blake3=identity)
+
+    assert get_content(bucket, place) == data
+
+
 def test_parts_that_are_there_with_other_bytes_are_sent_again(bucket: Bucket) -> None:
     data, identity = content(BIG_BYTES), blake3.blake3(content(BIG_BYTES)).hexdigest()
     place = bucket.new_place(CLUSTER, identity, "run", len(data))
@@ -168,15 +187,20 @@ def test_an_upload_ends_when_its_caller_says_so_and_can_go_on(bucket: Bucket) ->
 
 @pytest.mark.parametrize("bucket", ["encrypted"], indirect=True)
 def test_a_changed_byte_in_the_bucket_is_never_decrypted(bucket: Bucket) -> None:
-    data = content(CHUNK_BYTES + 1000)
-    place = put_content(bucket, data)
+    place = put_content(bucket, content(3 * CHUNK_BYTES))
     sealed = bytearray(bucket.store.get(place.key, 10 * CHUNK_BYTES))
-    last = len(sealed) - 500
-    swapped = sealed[CHUNK_BYTES + 16 :] + sealed[: CHUNK_BYTES + 16]
-    for changed in (sealed[:last] + bytes([sealed[last] ^ 1]) + sealed[last + 1 :], swapped):
+    first, second, third = (
+        sealed[start : start + SEALED_CHUNK_BYTES] for start in range(0, len(sealed), len(sealed) // 3)
+    )
+    flipped = third[:-500] + bytes([third[-500] ^ 1]) + third[-499:]
+    for changed in (first + second + flipped, second + first + third):
         bucket.store.put(place.key, changed)
         with pytest.raises(CorruptDataError, match="does not decrypt"):
             get_content(bucket, place)
+    # Cut between two chunks, with a record to match.
+    bucket.store.put(place.key, first + second)
+    with pytest.raises(CorruptDataError, match="does not decrypt"):
+        get_content(bucket, replace(place, size_bytes=2 * CHUNK_BYTES))
 
 
 def test_an_object_shorter_than_its_record_is_corrupt(bucket: Bucket) -> None:

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sdrs_core.backup.manifest_json import commit_from_json, commit_to_json, shard_from_json, shard_to_json
@@ -40,6 +40,7 @@ shards = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(shards)
 def test_a_shard_manifest_comes_back_as_it_was(manifest: ShardManifest) -> None:
     assert shard_from_json(shard_to_json(manifest), "here") == manifest
@@ -52,6 +53,7 @@ def test_a_commit_record_comes_back_as_it_was_however_it_is_indented() -> None:
     assert commit_from_json(json.dumps(json.loads(data)).encode(), "here") == RECORD
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_changed_byte_of_a_commit_record_is_noticed_or_changes_nothing(data: st.DataObject) -> None:
     text = bytearray(commit_to_json(RECORD))

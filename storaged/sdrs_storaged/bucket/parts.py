@@ -9,13 +9,20 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from sdrs_core.backup.manifests import ObjectPlace
-from sdrs_core.errors import UnavailableError
+from sdrs_core.errors import NotFoundError, UnavailableError
 from sdrs_storaged.bucket.bucket import Bucket
 from sdrs_storaged.bucket.failures import where
 from sdrs_storaged.bucket.store import Part
 
 # The content's bytes that are dealt with, and the bytes that went over the wire for it: what is there already does not.
 Progress = Callable[[int, int], None]
+
+
+class UploadGoneError(UnavailableError):
+    """Somebody completed or aborted it; or this process completed it, and the answer was lost."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the upload of {key} was aborted by somebody: try again")
 
 
 class PartSender:
@@ -105,6 +112,8 @@ class PartSender:
             return self._bucket.patience.persist(
                 lambda: store.put_part(key, self._upload_id, number, data), self._check
             )
+        except NotFoundError as error:
+            raise UploadGoneError(key) from error
         except UnavailableError as error:
             raise UnavailableError(
                 f"part {number} of {key} could not be sent to {where(self._bucket.target)}, tried "

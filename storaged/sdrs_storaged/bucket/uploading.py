@@ -14,7 +14,7 @@ from sdrs_core.errors import CorruptDataError, NotFoundError, UnavailableError
 from sdrs_storaged.bucket.bucket import Bucket
 from sdrs_storaged.bucket.encryption import sealed_bytes
 from sdrs_storaged.bucket.failures import where
-from sdrs_storaged.bucket.parts import PartSender, Progress
+from sdrs_storaged.bucket.parts import PartSender, Progress, UploadGoneError
 from sdrs_storaged.bucket.store import Part, Upload
 from sdrs_storaged.node.pacing import Pace
 
@@ -181,10 +181,9 @@ class _Multipart:
         upload_id, there = self._begun()
         try:
             self._complete(upload_id, self._send(upload_id, there))
-        except NotFoundError as error:
-            # Somebody else completed it, or this very upload did and its answer was lost.
+        except UploadGoneError:
             if not self._is_there():
-                raise UnavailableError(f"the upload of {self._place.key} was aborted by somebody: try again") from error
+                raise
 
     def _is_there(self) -> bool:
         """Only what was compared is ever completed under this name, by whomever (P25)."""
@@ -243,8 +242,12 @@ class _Multipart:
             # Nothing may go on with other bytes under this name: encrypted ones would share a key and nonces.
             persist(lambda: store.abort_upload(key, upload_id), self._check)
             raise
-        persist(lambda: store.complete_upload(key, upload_id, parts), self._check)
-        self._is_there()
+        try:
+            persist(lambda: store.complete_upload(key, upload_id, parts), self._check)
+        except NotFoundError as error:
+            raise UploadGoneError(key) from error
+        if not self._is_there():
+            raise UnavailableError(f"{where(self._bucket.target)} completed {key}, and has it not: try again")
 
 
 def _age(upload: Upload) -> tuple[int, str]:
