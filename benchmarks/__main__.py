@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from benchmarks import (
     catalog,
     codec,
+    compression,
     failover,
     growth,
     l1,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "l3_save": l3.l3_save,
     "l3_restore": l3_restore.l3_restore,
     "codec": codec.codec,
+    "compression": compression.compression,
     "failover": failover.failover,
     "repair": repair.repair,
     "save_under_repair": repair.save_under_repair,

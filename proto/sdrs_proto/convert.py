@@ -317,6 +317,7 @@ def blob_to(blob: Blob) -> checkpoint_pb2.Blob:
         code=blob.code,
         holders=holders,
         blake3=blob.blake3,
+        packing=blob.packing,
     )
 
 
@@ -333,6 +334,7 @@ def blob_from(message: checkpoint_pb2.Blob) -> Blob:
         code=message.code,
         holders=holders,
         blake3=message.blake3,
+        packing=message.packing,
     )
 
 
@@ -407,6 +409,7 @@ def save_to(save: Save) -> checkpoint_pb2.Checkpoint:
         failed_restores=save.failed_restores,
         restore_failure=save.restore_failure,
         referenced_bytes=save.referenced_bytes,
+        spared_bytes=save.spared_bytes,
     )
 
 
@@ -434,6 +437,7 @@ def save_from(message: checkpoint_pb2.Checkpoint) -> Save:
         failed_restores=tuple(message.failed_restores),
         restore_failure=message.restore_failure,
         referenced_bytes=message.referenced_bytes,
+        spared_bytes=message.spared_bytes,
     )
 
 

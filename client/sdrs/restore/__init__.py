@@ -8,6 +8,7 @@
 ``range_reading``    one range through its tries: memory, own pool, mirror, again, and what is told in the end
 ``staged``           what this host still has in memory, where it was staged
 ``stripe_reader``    one try: from whom, who is raced by whom, what is left for another
+``inflating``        what is stored compressed, as it was saved
 ``lanes``            one holder's fragment on its way in
 ``decoding``         one stripe, and what is computed of it
 ``blocks``           the checks (I5, P9)

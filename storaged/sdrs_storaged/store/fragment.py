@@ -80,6 +80,8 @@ class FragmentOrigin:
     source_size_bytes: int = 0
     # Of a mirror in another pool, which ``pool`` names: the checkpoint's own pool.
     save_pool: str = ""
+    # How the blob is packed, as on its record; it is not in the headers of the others, which are what they were.
+    packing: str = ""
 
     @property
     def is_coded(self) -> bool:
@@ -157,7 +159,10 @@ def file_bytes(size_bytes: int, source_size_bytes: int = 0) -> int:
 
 
 def encode_header(meta: FragmentMeta) -> bytes:
-    text = json.dumps(asdict(meta), sort_keys=True, separators=(",", ":")).encode()
+    fields = asdict(meta)
+    if not meta.packing:
+        del fields["packing"]
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
     if len(text) > _MAX_META_BYTES:
         raise InvalidArgumentError(f"the header of blob {meta.blob_id} needs {len(text)} bytes, {_MAX_META_BYTES} fit")
     version = CODED_VERSION if meta.is_coded else VERSION
