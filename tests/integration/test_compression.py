@@ -169,6 +169,18 @@ def test_a_mirror_in_another_pool_serves_what_its_own_pool_lost(cluster: LocalCl
     assert same(checkpoints.restore(1), {"rounded": state(3)["rounded"]})
 
 
+@pytest.mark.usefixtures("staged_first")
+def test_what_is_still_staged_is_read_from_there_as_it_was_saved(cluster: LocalCluster, client: sdrs.Cluster) -> None:
+    checkpoints = client.checkpoints("in-memory", pool="one", compress="zstd")
+    checkpoints.save(1, {"rounded": state(6)["rounded"]}).wait()
+    [packed] = packed_of(checkpoints.shards(1)[0])
+    for path in cluster.fragments():
+        if packed.id in path.name:
+            path.unlink()
+    assert same(checkpoints.restore(1), {"rounded": state(6)["rounded"]})
+    assert checkpoints.open(1).read("rounded", 5 * MIB, 5 * MIB + 9) == state(6)["rounded"].tobytes()[5 * MIB :][:9]
+
+
 def test_files_are_compressed_too_and_read_by_ranges(cluster: LocalCluster, tmp_path: Path) -> None:
     text = "".join(f"line {number} of a log\n" for number in range(200_000)).encode()
     (tmp_path / "in").mkdir()
