@@ -34,6 +34,7 @@ def test_coded_checkpoints_and_their_mirrors_come_back_from_fragments_alone(tmp_
             packed.save(step=1, state=SPARSE).wait()
             [shard] = packed.shards(1)
             assert shard.blobs[1].packing
+            wait_for(lambda: packed.get(1).mirror_pool == "spare", "it to be mirrored", 60)
             wait_for(lambda: checkpoints.get(3).mirror_pool == "spare", "the newest to be mirrored", 60)
             before = {step: checkpoints.get(step) for step in SIZES}
             blobs = {step: checkpoints.shards(step)[0].blobs for step in SIZES}
