@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from benchmarks import (
     catalog,
     codec,
+    costs,
     failover,
     growth,
     l1,
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "save_under_repair": repair.save_under_repair,
     "stall": stall.stall,
     "streams": streams.streams,
+    "save_costs": costs.save_costs,
     "rss_bytes": l1.rss_bytes,
     "import_seconds": startup.import_seconds,
     "commits_per_second": catalog.commits_per_second,
