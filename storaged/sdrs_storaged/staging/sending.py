@@ -225,12 +225,9 @@ def _fill(intake: Intake, blob: BlockSource, passed: Passed) -> bytes:
     table = bytearray()
     for start, end in block_spans(0, blob.size_bytes):
         # Copied first, then hashed: the block is ours, the segment is still mapped by the process that filled it.
-        block = intake.next_block()[: end - start]
-        blob.read_into(block, start)
-        checksum = digest(block)
-        intake.commit_block(end - start, checksum)
+        blob.read_into(intake.next_block()[: end - start], start)
+        table += intake.commit_block(end - start, None)
         intake.check_wanted()
-        table += checksum
         passed(end - start)
     return bytes(table)
 
