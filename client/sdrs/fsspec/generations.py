@@ -43,13 +43,13 @@ class StoredBytes:
     @property
     def whole(self) -> StoredBytes:
         """All of its blob."""
-        return replace(self, start=0, size_bytes=self.shards.blobs(self.rank)[self.blob].size_bytes)
+        return replace(self, start=0, size_bytes=self.shards.blobs(self.rank)[self.blob].raw_bytes)
 
     @property
     def identity(self) -> Identity:
         """The blob's; without a BLAKE3 where none was recorded."""
         blob = self.shards.blobs(self.rank)[self.blob]
-        return blob.hash, blob.blake3
+        return blob.raw_hash, blob.blake3
 
     @property
     def home(self) -> SaveId:
@@ -92,7 +92,7 @@ class Shards:
         key, block = self._last
         if key != (rank, ordinal, number):
             first = number * BLOCK_BYTES
-            last = min(first + BLOCK_BYTES, self.blobs(rank)[ordinal].size_bytes)
+            last = min(first + BLOCK_BYTES, self.blobs(rank)[ordinal].raw_bytes)
             key, block = self._last = (rank, ordinal, number), self._fetch(rank, ordinal, first, last)
         return block[start - number * BLOCK_BYTES : end - number * BLOCK_BYTES]
 
@@ -167,7 +167,7 @@ def _tree_of(shards: Shards, rank: int) -> Tree:
         return _blobs_of_state(shards, rank)
     (first, *_) = blobs = shards.blobs(rank)
     # The index lies in the first blob, which is kept small for that; what else is in it is let go again.
-    index = decode_files_index(shards.read(rank, 0, 0, first.size_bytes))
+    index = decode_files_index(shards.read(rank, 0, 0, first.raw_bytes))
     assert index.blob_count == len(blobs)
     tree: dict[Parts, Node] = {}
     for entry in index.entries:
@@ -186,7 +186,7 @@ def _blobs_of_state(shards: Shards, rank: int) -> Tree:
     mtime_ns = shards.save.committed_unix_ms * 1_000_000
     return {
         (f"blob-{blob.ordinal:04}.safetensors",): Node(
-            "file", FILE_MODE, mtime_ns, StoredBytes(shards, rank, blob.ordinal, 0, blob.size_bytes)
+            "file", FILE_MODE, mtime_ns, StoredBytes(shards, rank, blob.ordinal, 0, blob.raw_bytes)
         )
         for blob in shards.blobs(rank)
     }
