@@ -16,6 +16,7 @@ from tests.support.backed_up import BucketView, finished
 from tests.support.cluster import LocalCluster, make_cluster
 from tests.support.faulty_s3 import Fault, FaultyS3
 from tests.support.s3_servers import S3Server, moto_s3  # noqa: F401
+from tests.support.waiting import wait_for
 
 MIB = 1 << 20
 JOB = "llm-7b"
@@ -174,3 +175,19 @@ def test_a_target_that_hangs_holds_up_neither_saves_nor_other_targets(
         assert finished(connected, run).failure == ""
     with BucketView(hanging) as view:
         assert view.restorable()
+
+
+def test_daemons_stop_in_time_while_a_target_hangs(
+    armed: Armed,
+    proxy: FaultyS3,
+    moto_s3: S3Server,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    hanging = replace(moto_s3.target(tmp_path, name="silent"), endpoint=proxy.endpoint)
+    with armed.cluster.connect() as connected:
+        connected.backups.add_target(hanging)
+        proxy.faults.append(Fault("hang", "PUT", "/objects/"))
+        connected.backups.start(RunKind.BACKUP, hanging.name, Selection())
+        wait_for(lambda: proxy.count("PUT", "/objects/"), "the upload to hang")
+    assert armed.cluster.nodes[0].stop() == 0
+    assert armed.cluster.controller.stop() == 0

@@ -33,6 +33,7 @@ from sdrs_storaged.rpc.replication import Replication
 from sdrs_storaged.rpc.sealing import Sealing
 from sdrs_storaged.rpc.spread_seal import SpreadSeal
 from sdrs_storaged.rpc.storage_service import StorageService
+from sdrs_storaged.rpc.uploading import Uploading
 from sdrs_storaged.rpc.verifying import Verifying
 from sdrs_storaged.rpc.writing import Writing
 from sdrs_storaged.store.engine import FragmentStore
@@ -211,6 +212,10 @@ class NodeProcess:
                 slow_seconds=SLOW_SECONDS,
             ),
             pulling=Pulling(store, sources, metrics, background, slots=Slots("repair", _SLOTS), workers=waiting),
+            # No bucket is part of this world.
+            uploading=Uploading(
+                sources, metrics, background, slots=Slots("upload", _SLOTS), readers=waiting, looks=quick
+            ),
             verifying=Verifying(store, sources, background, slots=Slots("verify", _SLOTS), workers=waiting),
             reads=Slots("read", _SLOTS),
             repair_reads=Slots("repair read", _SLOTS),

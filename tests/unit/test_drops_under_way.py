@@ -75,6 +75,7 @@ def service_of(node: Node) -> StorageService:
         writing=NOTHING,
         sealing=NOTHING,
         pulling=cast(Any, node),
+        uploading=NOTHING,
         verifying=NOTHING,
         reads=NOTHING,
         repair_reads=NOTHING,

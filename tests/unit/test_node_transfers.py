@@ -100,7 +100,8 @@ def test_the_slots_of_tickets_that_nobody_used_come_back() -> None:
         reads = Slots("read", 2)
         tickets = Tickets(lambda: now)
         unused = cast("Any", None)
-        parts = dict.fromkeys(["writing", "sealing", "pulling", "verifying", "read_workers", "looks"], unused)
+        names = ["writing", "sealing", "pulling", "uploading", "verifying", "read_workers", "looks"]
+        parts = dict.fromkeys(names, unused)
         service = StorageService(unused, unused, unused, unused, tickets, reads=reads, repair_reads=reads, **parts)
         request = pb.OpenReadRequest(blob_id=random_id())
         for _ in range(2):
