@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import sdrs
@@ -256,3 +257,34 @@ def test_old_checkpoints_are_kept_in_the_backup_only_and_recalled_on_restore(
     assert same(ckpts.restore(step=1), make_state(1, 2 * MIB))
     assert ckpts.get(1).evicted == ""
     assert not [warning for warning in old.info().warnings if "aging" in warning]
+
+
+def test_what_is_stored_compressed_comes_back_so_and_what_referred_to_it_too(
+    connected: tuple[sdrs.Cluster, sdrs.Cluster],
+    target: Target,
+    borrowed: Target,
+) -> None:
+    old, new = connected
+    packed = old.checkpoints("packed", pool="mirrored", compress="zstd")
+    kept = np.zeros(5 * MIB, np.float32)
+    states = {step: {"kept": kept, "new": np.full(5 * MIB, step, np.float32)} for step in (1, 2)}
+    for step, state in states.items():
+        packed.save(step=step, state=state).wait()
+    assert packed.get(2).referenced_bytes >= kept.nbytes
+    run = back_up(old, target, job="packed")
+    assert run.moved_bytes < kept.nbytes / 10
+    assert run.done_bytes == run.total_bytes
+
+    bring_in(new, borrowed, job="packed")
+    for step, state in states.items():
+        assert same(new.checkpoints("packed").restore(step=step), state)
+        assert new.checkpoints("packed").get(step).stored_bytes < kept.nbytes / 10
+
+    # An evicted checkpoint owns what it referred to, and has it back as the home stored it.
+    packed.save(step=3, state=make_state(3, MIB)).wait()
+    back_up(old, target, job="packed")
+    old.backups.set_policy(Policy(target.name, PoolName("mirrored"), job="packed", evict_after_seconds=1))
+    wait_for(lambda: packed.get(2).evicted == "nas", "the older one to be evicted", 20)
+    old.backups.remove_policy(target.name, "mirrored", "packed")
+    assert same(packed.restore(step=2), states[2])
+    assert packed.get(2).stored_bytes < kept.nbytes / 10

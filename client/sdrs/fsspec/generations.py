@@ -14,14 +14,14 @@ from sdrs.fsspec.failures import os_errors
 from sdrs.fsspec.places import Place
 from sdrs.fsspec.trees import FILE_MODE, Node, Parts, Tree, apart, merge
 from sdrs.process import Process
-from sdrs.restore.shard_reader import ShardReader
+from sdrs.restore.shard_reader import ShardReader, shard_record
 from sdrs.restore.targets import BufferedTarget, ByteCount
 from sdrs.state import decode_files_index
 from sdrs_core.checkpoints import Blob, ContentKind, Save, SaveState
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.ids import SaveId
 from sdrs_core.unchanged import Identity
-from sdrs_proto.v1.control_pb2 import ListShardsRequest, ListShardsResponse
+from sdrs_proto.v1.control_pb2 import ListShardsResponse
 
 # I10: names of a few generations, not of all that were ever looked at.
 MAX_KEPT = 8
@@ -116,8 +116,7 @@ class Shards:
         reader = self._readers.get(rank)
         if reader is None:
             if rank not in self._records:
-                request = ListShardsRequest(save_id=self.save.save_id, rank=rank, pool=self.save.pool)
-                self._records[rank] = self.process.control.call("list_shards", request)
+                self._records[rank] = shard_record(self.process, self.save, rank, ByteCount())
             reader = ShardReader(self.process, self.save, self._records[rank], ByteCount(None, 0))
             self._readers[rank] = reader
         return reader

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from functools import partial
 
 from sdrs.process import Process
@@ -18,7 +19,7 @@ from sdrs.restore.targets import ByteCount, Target
 from sdrs_core.checkpoints import Blob, Save
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.codes import Code
-from sdrs_core.errors import InvalidArgumentError
+from sdrs_core.errors import InvalidArgumentError, SdrsError
 from sdrs_core.ids import BlobId
 from sdrs_core.packing import PackIndex
 from sdrs_proto.v1.control_pb2 import ListShardsRequest, ListShardsResponse
@@ -39,8 +40,18 @@ def open_shard(process: Process, save: Save, rank: int, count: ByteCount) -> Sha
             f"{save.title} has no rank {rank}: it was saved with world_size {save.world_size}, by ranks 0 to "
             f"{save.world_size - 1}"
         )
+    return ShardReader(process, save, shard_record(process, save, rank, count), count)
+
+
+def shard_record(process: Process, save: Save, rank: int, count: ByteCount) -> ListShardsResponse:
+    """What is kept in a backup only is brought back first: how it is stored shows only then."""
     request = ListShardsRequest(save_id=save.save_id, rank=rank, pool=save.pool)
-    return ShardReader(process, save, process.control.call("list_shards", request), count)
+    record: ListShardsResponse = process.control.call("list_shards", request)
+    if save.evicted and any(not blob.holders for shard in record.shards for blob in shard.blobs):
+        with suppress(SdrsError):  # whoever reads it asks again, and tells why it is in vain
+            process.recalls.recall(save, count.tell)
+            record = process.control.call("list_shards", request)
+    return record
 
 
 class ShardReader:

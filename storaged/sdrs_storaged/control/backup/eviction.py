@@ -153,7 +153,9 @@ class Evictor:
         copy = await self._copies.get(target, save.save_id)
         if copy is None or not copy.value.is_good:
             return
-        evicted = replace(save, evicted=target, homes=(), referenced_bytes=0, mirror_pool="", degraded=False)
+        evicted = replace(
+            save, evicted=target, homes=(), referenced_bytes=0, spared_bytes=0, mirror_pool="", degraded=False
+        )
         # Its record is written as well: whoever is about to prune it has read an older one, and is refused (P25).
         seen = replace(copy.value, verified_unix_ms=self._clock.unix_ms())
         await self._catalog.write(
