@@ -136,6 +136,52 @@ def test_a_restore_finds_what_every_node_lost_in_the_backup(
     assert run.failure == ""
 
 
+def test_ranks_that_restore_together_get_what_the_backup_alone_has(
+    connected: tuple[sdrs.Cluster, sdrs.Cluster], target: Target, borrowed: Target
+) -> None:
+    old, new = connected
+    ckpts = old.checkpoints("together")
+    savings = [ckpts.save(step=1, state=make_state(r, MIB), rank=r, world_size=2, attempt=1) for r in (0, 1)]
+    for saving in savings:
+        saving.wait()
+    back_up(old, target, job="together")
+    bring_in(new, borrowed, job="together", lazy=True)
+
+    def restore(rank: int) -> object:
+        return new.checkpoints("together", attempt=5).restore(rank=rank, world_size=2)
+
+    with ThreadPoolExecutor() as threads:
+        states = list(threads.map(restore, (0, 1)))
+    assert all(same(state, make_state(rank, MIB)) for rank, state in enumerate(states))
+
+
+def test_a_new_cluster_takes_over_the_prefix_of_one_that_is_gone_and_goes_on_there(
+    connected: tuple[sdrs.Cluster, sdrs.Cluster],
+    moto_s3: S3Server,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    old, new = connected
+    target = old.backups.add_target(moto_s3.target(tmp_path, name="site"))
+    old.checkpoints("moved").save(step=1, state=make_state(1, MIB)).wait()
+    back_up(old, target, job="moved")
+    old.backups.remove_target(target.name)
+    with pytest.raises(errors.RefusedError, match="belongs to cluster"):
+        new.backups.add_target(target)
+    new.backups.add_target(target, take_over=True)
+    assert bring_in(new, target, job="moved", lazy=True).done_checkpoints == 1
+    ckpts = new.checkpoints("moved")
+    assert same(ckpts.restore(), make_state(1, MIB))
+    ckpts.save(step=2, state=make_state(2, MIB)).wait()
+    back_up(new, target, job="moved")
+    for step in (1, 2):
+        ckpts.delete(step)
+    run = bring_in(new, target, job="moved", missing_only=True)
+    assert (run.done_checkpoints, run.problems) == (2, ())
+    for step in (1, 2):
+        assert same(ckpts.restore(step=step), make_state(step, MIB))
+    new.backups.remove_target(target.name)
+
+
 def test_sync_brings_back_only_what_is_missing(connected: tuple[sdrs.Cluster, sdrs.Cluster], target: Target) -> None:
     old, _ = connected
     ckpts = old.checkpoints("synced", pool="mirrored")

@@ -48,6 +48,7 @@ class Evictor:
         clock: Clock,
         *,
         verify: VerifyAll,
+        is_busy: Callable[[TargetName], bool],
         interval_seconds: float,
     ) -> None:
         self._records = records
@@ -58,6 +59,7 @@ class Evictor:
         self._locks = locks
         self._clock = clock
         self.verify = verify
+        self._is_busy = is_busy
         self._interval_seconds = interval_seconds
         self._has_shed = False
 
@@ -77,7 +79,8 @@ class Evictor:
     async def evict(self) -> None:
         await self._shed_leftovers()
         for record in self._policies.all():
-            if record.policy.evict_after_seconds:
+            # While a run is under way, the bucket is not looked at as if nothing in it changed.
+            if record.policy.evict_after_seconds and not self._is_busy(record.policy.target):
                 for stored in await self._candidates(record.policy):
                     await self._try(stored, record.policy)
 
@@ -170,7 +173,13 @@ class Evictor:
         await self._shed(stored)
 
     async def _shed(self, stored: Stored[Save]) -> None:
-        """P14: on no record, whatever nodes have of it does not count. Who reads it reads on until it is collected."""
+        """P14: on no record, whatever nodes have of it does not count. Who reads it reads on until it is collected.
+
+        Whoever calls holds its lock: it may have been recalled since it was read, but is not from here on.
+        """
+        now = await self._records.get(stored.key, Save)
+        if now is None or now.value.save_id != stored.value.save_id or not now.value.evicted:
+            return
         async for shard in self._records.all(keys.shards(stored.value.save_id), Shard):
             await without_holders(self._records, shard)
             reach("evict.shed")
