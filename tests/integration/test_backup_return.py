@@ -165,9 +165,10 @@ def test_a_new_cluster_takes_over_the_prefix_of_one_that_is_gone_and_goes_on_the
     old.checkpoints("moved").save(step=1, state=make_state(1, MIB)).wait()
     back_up(old, target, job="moved")
     old.backups.remove_target(target.name)
-    with pytest.raises(errors.RefusedError, match="belongs to cluster"):
-        new.backups.add_target(target)
-    new.backups.add_target(target, take_over=True)
+    assert new.backups.add_target(target).source_cluster_id == old.info().id
+    with pytest.raises(errors.RefusedError, match="only read"):
+        back_up(new, target, job="moved")
+    assert new.backups.add_target(target, take_over=True).source_cluster_id == ""
     assert bring_in(new, target, job="moved", lazy=True).done_checkpoints == 1
     ckpts = new.checkpoints("moved")
     assert same(ckpts.restore(), make_state(1, MIB))

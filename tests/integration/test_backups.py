@@ -13,7 +13,7 @@ import pytest
 import sdrs
 from sdrs.backups import Run, RunKind, Selection
 from sdrs_core.backup.targets import Keep, Policy, Target
-from sdrs_core.errors import NotFoundError, RefusedError
+from sdrs_core.errors import AlreadyExistsError, RefusedError
 from sdrs_core.ids import PoolName
 from sdrs_storaged.bucket.manifest_store import ManifestStore
 from sdrs_storaged.bucket.opening import open_bucket
@@ -157,7 +157,7 @@ def test_damage_in_the_bucket_is_found_told_and_mended_by_the_next_backup(
         assert shared.key not in view.object_keys()
 
 
-def test_a_prefix_of_another_cluster_is_refused_until_it_is_taken_over(
+def test_a_prefix_of_another_cluster_is_only_read_until_it_is_taken_over(
     cluster: sdrs.Cluster,
     moto_s3: S3Server,  # noqa: F811
     tmp_path: Path,
@@ -165,11 +165,16 @@ def test_a_prefix_of_another_cluster_is_refused_until_it_is_taken_over(
     target = moto_s3.target(tmp_path, name="theirs")
     with open_bucket(target) as bucket:
         ManifestStore(bucket, "e" * 32).claim()
+    assert cluster.backups.add_target(target).source_cluster_id == "e" * 32
     with pytest.raises(RefusedError, match="e" * 32):
-        cluster.backups.add_target(target)
-    with pytest.raises(NotFoundError):
-        cluster.backups.target("theirs")
-    cluster.backups.add_target(target, take_over=True)
+        carry_out(cluster, target)
+    with pytest.raises(RefusedError, match="e" * 32):
+        cluster.backups.set_policy(Policy(target.name, PoolName("default"), every_seconds=60))
+    assert cluster.backups.add_target(target, take_over=True).source_cluster_id == ""
+    assert carry_out(cluster, target).failure == ""
+    with pytest.raises(AlreadyExistsError, match="remove it first"):
+        cluster.backups.add_target(replace(target, prefix="elsewhere"))
+    assert cluster.backups.add_target(replace(target, concurrency=2)).concurrency == 2
     cluster.backups.remove_target("theirs")
 
 

@@ -63,24 +63,29 @@ class Targets:
         return record.target
 
     async def add(self, target: Target, *, take_over: bool, request_id: str) -> Target:
+        """Or change the one of this name. At a prefix that another cluster writes to, it is only read."""
         _check(target)
         async with self._lock:
             known = self._known.get(target.name)
-            if known and (known.target == target or (request_id and known.request_id == request_id)):
+            if known and request_id and known.request_id == request_id:
                 return known.target
             if known:
-                raise AlreadyExistsError(
-                    f"backup target {target.name} exists already and is another one: remove it first, or take another "
-                    "name"
-                )
-            self._check_apart(target)
+                _check_same(known, target)
+            else:
+                self._check_apart(target)
             if not target.source_cluster_id:
-                await self._buckets.call(target, _claim, self._cluster_id, take_over=take_over)
-            record = TargetRecord(target, request_id, self._incarnation)
+                owner = await self._buckets.call(target, _claim, self._cluster_id, take_over=take_over)
+                target = replace(target, source_cluster_id="" if owner == self._cluster_id else owner)
             key = keys.backup_target(target.name)
-            text = f"backup target {target.name}: bucket {target.bucket}, prefix {target.prefix or 'none'}"
-            event = self._events.entry("backup_target_added", text)
-            await self._records.commit([Compare.absent(key)], [put(key, record), event])
+            if known:
+                record = replace(known, target=target, request_id=request_id)
+                await self._records.commit([Compare.present(key)], [put(key, record)])
+                self._buckets.forget(target.name)
+            else:
+                record = TargetRecord(target, request_id, self._incarnation)
+                text = f"backup target {target.name}: bucket {target.bucket}, prefix {target.prefix or 'none'}"
+                event = self._events.entry("backup_target_added", text)
+                await self._records.commit([Compare.absent(key)], [put(key, record), event])
             self._known[target.name] = record
             return target
 
@@ -169,12 +174,29 @@ def _check(target: Target) -> None:
         )
 
 
-def _claim(bucket: Bucket, cluster_id: str, *, take_over: bool) -> None:
+def _check_same(known: TargetRecord, target: Target) -> None:
+    """How a target is reached may change; what it is may not."""
+    if known.is_leaving:
+        raise RefusedError(f"backup target {target.name} is being removed: say it again to finish that")
+    if (known.target.bucket, known.target.prefix) != (target.bucket, target.prefix):
+        raise AlreadyExistsError(
+            f"backup target {target.name} exists already, in bucket {known.target.bucket}, prefix "
+            f"{known.target.prefix or 'none'}: remove it first, or take another name"
+        )
+    if known.target.encryption_key != target.encryption_key:
+        raise RefusedError(
+            f"backup target {target.name} has another key: sdrs backup target rotate-key changes it, and what "
+            "was not encrypted from the beginning takes another prefix"
+        )
+
+
+def _claim(bucket: Bucket, cluster_id: str, *, take_over: bool) -> str:
+    """The cluster that writes there: this one, unless another does."""
     found = manifests(bucket, cluster_id)
     if take_over:
-        found.take_over()
-    else:
-        found.claim()
+        return found.take_over().cluster_id
+    owner = found.read_owner()
+    return owner.cluster_id if owner else found.claim().cluster_id
 
 
 def _rotate(bucket: Bucket, cluster_id: str) -> int:
