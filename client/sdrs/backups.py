@@ -260,10 +260,15 @@ class Backups:
         return [_job_status_from(one) for one in answer.jobs], list(answer.warnings)
 
     def list(self, job: str = "", *, target: str = "", from_bucket: bool = False) -> list[Backup]:
-        """By job, newest first; ``from_bucket`` asks the bucket itself instead of the catalog."""
-        request = messages.ListBackupsRequest(target=target, job=job, from_bucket=from_bucket)
-        pages = self._process().control.pages("list_backups", request)
-        return [_backup_from(one) for page in pages for one in page.backups]
+        """By job, newest first; ``from_bucket`` asks the buckets themselves instead of the catalog."""
+        is_each = from_bucket and not target
+        names = [str(one.target.name) for one in self.targets()] if is_each else [target]
+        found: list[Backup] = []
+        for name in names:
+            request = messages.ListBackupsRequest(target=name, job=job, from_bucket=from_bucket)
+            pages = self._process().control.pages("list_backups", request)
+            found += (_backup_from(one) for page in pages for one in page.backups)
+        return found
 
     def _call(self, method: str, request: Message, *, wait_ms: int = 0) -> Any:
         return self._process().control.call(method, request, wait_ms=wait_ms)

@@ -29,10 +29,10 @@ def chosen_targets(cluster: Cluster, name: str, *, writable: bool) -> list[str]:
             known = ", ".join(one.name for one in found) or "none"
             raise NotFoundError(f'there is no backup target "{name}": known are {known}')
         return [name]
-    meant = [one.name for one in found if not (writable and one.source_cluster_id)]
-    if not meant:
+    if not found:
         raise NotFoundError("there is no backup target: `sdrs backup target add NAME --bucket BUCKET` adds one")
-    return list(meant)
+    # Where all are only read, the cluster says why that will not do.
+    return [one.name for one in found if not (writable and one.source_cluster_id)] or [one.name for one in found]
 
 
 def carry_out(
