@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.costs import POOLS, WAYS
 from benchmarks.growth import RANKS, TENSORS, TOTAL_BYTES
 from benchmarks.peers import LABELS, SIZES
 from benchmarks.results import LATEST
@@ -53,6 +54,10 @@ def tables(figures: Figures) -> Iterator[str]:
         yield f"### A state of {SIZE_LABELS[size]}\n"
         yield from _peers(figures, size)
         yield ""
+    if figures.get("save_cost_l1_staged_cpu"):
+        yield "### What a save of 1 GiB costs, staged or streamed\n"
+        yield from _costs(figures)
+        yield ""
     cut = f"{TOTAL_BYTES >> 20} MiB"
     if counts := figures.counts("ranks", RANKS):
         yield f"### {cut} over more and more ranks, two copies\n"
@@ -75,6 +80,14 @@ def _peers(figures: Figures, size: str) -> Iterator[str]:
             continue
         cells = [*_both(stall), *_both(save), *_both(restore), _text(save_cpu), _text(restore_cpu)]
         yield f"| {label} | {' | '.join(cells)} |"
+
+
+def _costs(figures: Figures) -> Iterator[str]:
+    yield f"| | {' | '.join(f'{way}: CPU s/GiB | most memory of a daemon' for way in WAYS)} |"
+    yield f"|---|{'---|---|' * len(WAYS)}"
+    for pool in POOLS:
+        cells = (_text(figures.get(f"save_cost_{pool}_{way}_{what}")) for way in WAYS for what in ("cpu", "memory"))
+        yield f"| {LABELS[f'sdrs_{pool}']} | {' | '.join(cells)} |"
 
 
 def _growth(figures: Figures, what: str, counts: list[int], measures: list[str], peer: str) -> Iterator[str]:
@@ -101,6 +114,8 @@ def _text(figure: Figure | None) -> str:
         return ABSENT
     if figure.unit == "s":
         return f"{figure.value * 1e3:,.0f} ms" if figure.value < 10 else f"{figure.value:,.1f} s"
+    if figure.unit == "bytes":
+        return f"{figure.value / (1 << 20):,.0f} MiB"
     return f"{figure.value:.2f}" if figure.unit.startswith("CPU") else f"{figure.value:.2f} {figure.unit}"
 
 

@@ -26,6 +26,7 @@ from sdrs import checkpoints as sync_checkpoints
 from sdrs import cluster as sync_cluster
 from sdrs import saving as sync_saving
 from sdrs.restore import parts as sync_parts
+from sdrs.save.compression import Compress
 from sdrs.save.policy import DEFAULT_MAX_IN_FLIGHT, OnError, OnFull
 from sdrs_core.attempts import Attempt
 from sdrs_core.checkpoints import Save as Checkpoint
@@ -181,6 +182,7 @@ class Cluster(_Twin[sync_cluster.Cluster]):
         max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
         on_error: OnError | None = None,
         raise_errors: bool = True,
+        compress: Compress | None = None,
     ) -> Checkpoints:
         """As the sync one; ``on_error`` is called with the sync ``Saving``, in a thread."""
         found = self._sync.checkpoints(
@@ -192,6 +194,7 @@ class Cluster(_Twin[sync_cluster.Cluster]):
             max_in_flight=max_in_flight,
             on_error=on_error,
             raise_errors=raise_errors,
+            compress=compress,
         )
         return Checkpoints(found, self._pool)
 

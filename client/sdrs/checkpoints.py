@@ -54,6 +54,7 @@ class Checkpoints:
         level: Level,
         attempt: str | int | Attempt | None,
         policy: SavePolicy | None = None,
+        compression: str = "",
     ) -> None:
         self.job = job
         self.pool = pool
@@ -61,6 +62,7 @@ class Checkpoints:
         self._level = level
         self._attempt = attempt
         self._policy = policy or SavePolicy()
+        self._compression = compression
 
     def save(
         self,
@@ -246,7 +248,7 @@ class Checkpoints:
         check_step(step)
         check_rank(rank, world_size)
         resolved = resolve_attempt(self._attempt if attempt is None else attempt, self.job, world_size)
-        return SaveOrder(self.job, step, rank, world_size, resolved, self.pool, self._level, kind)
+        return SaveOrder(self.job, step, rank, world_size, resolved, self.pool, self._level, kind, self._compression)
 
     def _restorer(self, rank: int | None, world_size: int, kind: ContentKind, progress: Report | None) -> Restorer:
         return Restorer(

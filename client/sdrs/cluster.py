@@ -15,6 +15,7 @@ from sdrs.pools import Pools
 from sdrs.process import Process, Settings
 from sdrs.rpc.channels import Channels
 from sdrs.rpc.control import Control
+from sdrs.save.compression import Compress, resolve_compression
 from sdrs.save.policy import DEFAULT_MAX_IN_FLIGHT, OnError, OnFull, SavePolicy
 from sdrs.scrubs import Scrubs
 from sdrs.upkeep import Upkeep
@@ -108,6 +109,7 @@ class Cluster(Pools, Operations, Upkeep, Scrubs):
         max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
         on_error: OnError | None = None,
         raise_errors: bool = True,
+        compress: Compress | None = None,
     ) -> Checkpoints:
         """The history of one job. ``pool`` and ``level`` say where its saves go, ``attempt`` who saves (P1).
 
@@ -116,6 +118,9 @@ class Cluster(Pools, Operations, Upkeep, Scrubs):
         ``skipped_count``), ``"fail"`` raises. A save that fails after ``save`` has returned is told to
         ``on_error(saving, error)``, and raised by the next ``save`` or ``close``; with ``raise_errors=False`` never:
         what cannot be stored then does not stop the training.
+
+        ``compress="zstd"`` (else SDRS_COMPRESS) stores saves compressed where that pays, which is measured for each
+        blob; ``"none"`` does not, whatever the environment says.
         """
         return Checkpoints(
             self,
@@ -124,6 +129,7 @@ class Cluster(Pools, Operations, Upkeep, Scrubs):
             level=parse_level(level) if level is not None else Level.NONE,
             attempt=attempt,
             policy=SavePolicy(on_full, max_in_flight, on_error, raise_errors),
+            compression=resolve_compression(compress),
         )
 
     @property

@@ -22,6 +22,7 @@ from transformers.trainer_callback import TrainerCallback
 from sdrs.address import parse_job_url
 from sdrs.checkpoints import Checkpoints
 from sdrs.job_url import open_job
+from sdrs.save.compression import Compress
 from sdrs.saving import Saving
 from sdrs_core.errors import InvalidArgumentError
 from sdrs_core.ids import random_id
@@ -30,11 +31,14 @@ from sdrs_core.ids import random_id
 class SdrsCallback(TrainerCallback):
     """With several processes the first one saves for all: the folder must be the same for all of them."""
 
-    def __init__(self, url: str, *, pool: str | None = None, level: str | None = None) -> None:
+    def __init__(
+        self, url: str, *, pool: str | None = None, level: str | None = None, compress: Compress | None = None
+    ) -> None:
         parse_job_url(url)
         self._url = url
         self._pool = pool
         self._level = level
+        self._compress = compress
         self._opened: Checkpoints | None = None
         self._saving: Saving | None = None
 
@@ -42,7 +46,7 @@ class SdrsCallback(TrainerCallback):
     def checkpoints(self) -> Checkpoints:
         """The history of the job."""
         if self._opened is None:
-            self._opened = open_job(self._url, pool=self._pool, level=self._level)
+            self._opened = open_job(self._url, pool=self._pool, level=self._level, compress=self._compress)
         return self._opened
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from sdrs.address import SCHEME, parse_job_url
 from sdrs.checkpoints import Checkpoints
 from sdrs.job_url import open_job
+from sdrs.save.compression import Compress
 from sdrs.saving import Saving
 from sdrs_core.attempts import Attempt, attempt_from_environment
 from sdrs_core.errors import InvalidArgumentError, NotFoundError, RefusedError
@@ -45,11 +46,14 @@ log = logging.getLogger("sdrs")
 class SdrsCheckpointIO(CheckpointIO):
     """Paths from ModelCheckpoint are names for steps: ``.../epoch=0-step=100.ckpt`` is step 100 of the job."""
 
-    def __init__(self, url: str, *, pool: str | None = None, level: str | None = None) -> None:
+    def __init__(
+        self, url: str, *, pool: str | None = None, level: str | None = None, compress: Compress | None = None
+    ) -> None:
         parse_job_url(url)
         self._url = url
         self._pool = pool
         self._level = level
+        self._compress = compress
         self._opened: Checkpoints | None = None
         self._saving: Saving | None = None
         # What this process saved: under which paths, and which steps in its current attempt.
@@ -63,7 +67,7 @@ class SdrsCheckpointIO(CheckpointIO):
     def checkpoints(self) -> Checkpoints:
         """The history of the job."""
         if self._opened is None:
-            self._opened = open_job(self._url, pool=self._pool, level=self._level)
+            self._opened = open_job(self._url, pool=self._pool, level=self._level, compress=self._compress)
         return self._opened
 
     def resume_path(self) -> str | None:

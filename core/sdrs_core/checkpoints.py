@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import xxhash
@@ -11,6 +11,7 @@ import xxhash
 from sdrs_core.codes import MIRROR
 from sdrs_core.ids import BlobId, DiskId, JobName, NodeId, PoolName, SaveId
 from sdrs_core.levels import Level
+from sdrs_core.packing import parse_packing
 
 
 class SaveState(StrEnum):
@@ -59,14 +60,33 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
+    """``size_bytes`` and ``hash`` are of what is stored; ``raw_bytes`` and ``raw_hash`` of what was saved."""
+
     id: BlobId
     ordinal: int
     size_bytes: int
     hash: str
     code: str = MIRROR
     holders: tuple[Holder, ...] = ()
-    # Of the plain content, by which later saves recognise it (P23); empty: it was not computed.
+    # Of what was saved, by which later saves recognise it (P23); empty: it was not computed.
     blake3: str = ""
+    # How it is stored compressed, and what it is then (``core/packing.py``); empty: as it was saved.
+    packing: str = ""
+
+    @property
+    def raw_bytes(self) -> int:
+        packing = parse_packing(self.packing)
+        return packing.raw_bytes if packing else self.size_bytes
+
+    @property
+    def raw_hash(self) -> str:
+        packing = parse_packing(self.packing)
+        return packing.raw_hash if packing else self.hash
+
+    @property
+    def as_saved(self) -> Blob:
+        """What it would be if it were not compressed."""
+        return replace(self, size_bytes=self.raw_bytes, hash=self.raw_hash, packing="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +101,7 @@ class Home:
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A blob of a shard that an earlier save of the job stores. It names the blob's true home, never another reference,
-    and no holders: these are on one record only.
+    and no holders: these are on one record only. Size and hashes are of what was saved, however the home stores it.
     """
 
     ordinal: int
@@ -114,6 +134,11 @@ class Shard:
     @property
     def referenced_bytes(self) -> int:
         return sum(reference.size_bytes for reference in self.references)
+
+    @property
+    def spared_bytes(self) -> int:
+        """Of what its own blobs were saved as, what need not be stored because they are compressed."""
+        return sum(blob.raw_bytes - blob.size_bytes for blob in self.blobs)
 
     @property
     def all_blobs(self) -> tuple[Blob, ...]:
@@ -157,6 +182,8 @@ class Save:
     # Of ``size_bytes``, what earlier saves store; and which saves these are.
     referenced_bytes: int = 0
     homes: tuple[SaveId, ...] = ()
+    # Of the rest, what need not be stored because it is compressed.
+    spared_bytes: int = 0
     # How many saves have begun to refer to this one. It only rises: each new one changes this record, so that whoever
     # lets the save go has either seen it or is refused (P13).
     referrals: int = 0
@@ -177,11 +204,19 @@ class Save:
     @property
     def stored_bytes(self) -> int:
         """What it stores itself."""
-        return 0 if self.evicted else self.size_bytes - self.referenced_bytes
+        return 0 if self.evicted else self.size_bytes - self.referenced_bytes - self.spared_bytes
+
+
+def content_of(parts: Iterable[Blob | Reference]) -> str:
+    """The content hash of a shard of these, however each of them is stored."""
+    ordered = sorted(parts, key=lambda part: part.ordinal)
+    return content_hash(
+        (part.raw_bytes, part.raw_hash) if isinstance(part, Blob) else (part.size_bytes, part.hash) for part in ordered
+    )
 
 
 def content_hash(blobs: Iterable[tuple[int, str]]) -> str:
-    """Tells whether a rank saves the same bytes again. ``blobs``: (size, hash) in order.
+    """Tells whether a rank saves the same bytes again. ``blobs``: (size, hash) of what is saved, in order.
 
     Only a writer's own repeat is compared with it; no bytes are ever taken from elsewhere because of it (P23).
     """

@@ -44,7 +44,7 @@ def blake3_hasher() -> Hasher | None:
 def offers_of(save: Save, shard: Shard) -> tuple[Reference, ...]:
     """What a later save may refer to because of this one: its own blobs, and the homes of what it refers to itself."""
     own = (
-        Reference(blob.ordinal, blob.size_bytes, blob.hash, blob.blake3, Home(save.save_id, save.step, blob.ordinal))
+        Reference(blob.ordinal, blob.raw_bytes, blob.raw_hash, blob.blake3, Home(save.save_id, save.step, blob.ordinal))
         for blob in shard.blobs
     )
     return tuple(sorted((*own, *shard.references), key=lambda offer: offer.ordinal))
@@ -123,7 +123,7 @@ def check_references(shard: Shard, homes: Sequence[Shard | None]) -> str:
         return "it refers to the same blob twice"
     for reference, home in zip(shard.references, homes, strict=True):
         stored = home_blob(reference, home) if home else None
-        known = (stored.size_bytes, stored.hash, stored.blake3) if stored else None
+        known = (stored.raw_bytes, stored.raw_hash, stored.blake3) if stored else None
         if not reference.blake3 or known != (reference.size_bytes, reference.hash, reference.blake3):
             return f"save {reference.home.save_id} does not store its blob {reference.ordinal}"
     return ""

@@ -26,7 +26,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 
-from sdrs_core.checksums import DIGEST_BYTES
+from sdrs_core.checksums import DIGEST_BYTES, Buffer
 from sdrs_core.errors import ProtocolError, SdrsError, UnavailableError
 from sdrs_proto.status import from_status, to_status
 
@@ -42,12 +42,14 @@ BLOCK = struct.Struct(f"<I{DIGEST_BYTES}s")
 END_OF_BLOCKS = 0xFFFFFFFF
 
 LENGTH = struct.Struct("<I")
+_TIMEVAL = struct.Struct("@ll")
 
 _ANSWER = struct.Struct("<BI")
 _DONE, _FAILED = 0, 1
 # The largest answer is a summary with the table of a 16 TiB blob.
 _MAX_ANSWER_BYTES = 300 << 20
-_SOCKET_BUFFER_BYTES = 4 << 20
+# A block, which the kernel doubles. Measured: four cost a fifth more CPU time at both ends together.
+_SOCKET_BUFFER_BYTES = 1 << 20
 
 M = TypeVar("M", bound=Message)
 
@@ -61,24 +63,68 @@ def tune(connection: socket.socket, timeout_seconds: float) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
+def wait_in_kernel(connection: socket.socket, timeout_seconds: float) -> None:
+    """For bulk: the timeout is the kernel's, and one system call moves a whole block. With one of Python's the thread
+    would wake up for each piece of it, and each time wait for the interpreter. ``settimeout`` undoes this.
+    """
+    connection.settimeout(None)
+    seconds, fraction = divmod(timeout_seconds, 1)
+    limit = _TIMEVAL.pack(int(seconds), int(fraction * 1e6))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+def send_block(connection: socket.socket, digest: bytes, block: Buffer) -> None:
+    """Header and block in one system call where the socket takes them, without joining them."""
+    header = BLOCK.pack(len(block), digest)
+    count = connection.sendmsg([header, block])
+    if count < len(header):
+        connection.sendall(header[count:])
+        count = len(header)
+    if count < len(header) + len(block):
+        connection.sendall(memoryview(block)[count - len(header) :])
+
+
+def receive_block(connection: socket.socket, into: memoryview, within_seconds: float) -> bytes:
+    """What follows the length of a block: its bytes into ``into``, and its digest."""
+    digest = bytearray(DIGEST_BYTES)
+    _receive(connection, [memoryview(digest), into], within_seconds)
+    return bytes(digest)
+
+
 def receive_exactly(connection: socket.socket, into: memoryview, within_seconds: float | None = None) -> None:
     """Fill ``into``; UnavailableError if the peer goes away, stalls, or has not sent it all ``within_seconds``."""
-    position = 0
+    _receive(connection, [into], within_seconds)
+
+
+def _receive(connection: socket.socket, parts: list[memoryview], within_seconds: float | None) -> None:
     deadline = None if within_seconds is None else time.monotonic() + within_seconds
+    missing = sum(map(len, parts))
     try:
-        while position < len(into):
-            count = connection.recv_into(into[position:])
+        while missing:
+            count = connection.recvmsg_into(parts, 0, socket.MSG_WAITALL)[0]
             if count == 0:
                 raise UnavailableError("the peer closed the data channel in mid-transfer: it may have died")
-            position += count
-            if deadline is not None and position < len(into) and time.monotonic() > deadline:
-                raise TimeoutError
-    except TimeoutError as error:
+            missing -= count
+            if missing:
+                parts = _after(parts, count)
+                if deadline is not None and time.monotonic() > deadline:
+                    raise TimeoutError
+    except (TimeoutError, BlockingIOError) as error:  # Python's timeout, or the kernel's
         raise UnavailableError("the data channel stalled: the peer sent nothing in time") from error
     except OSError as error:
         if isinstance(error, SdrsError):
             raise
         raise UnavailableError(f"the data channel broke: {error}") from error
+
+
+def _after(parts: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of them after the first ``count`` bytes."""
+    left = []
+    for part in parts:
+        left.append(part[count:])
+        count = max(0, count - len(part))
+    return left
 
 
 def receive_bytes(connection: socket.socket, count: int, within_seconds: float | None = None) -> bytes:

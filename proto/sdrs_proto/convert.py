@@ -317,6 +317,7 @@ def blob_to(blob: Blob) -> checkpoint_pb2.Blob:
         code=blob.code,
         holders=holders,
         blake3=blob.blake3,
+        packing=blob.packing,
     )
 
 
@@ -333,6 +334,7 @@ def blob_from(message: checkpoint_pb2.Blob) -> Blob:
         code=message.code,
         holders=holders,
         blake3=message.blake3,
+        packing=message.packing,
     )
 
 
@@ -409,6 +411,7 @@ def save_to(save: Save) -> checkpoint_pb2.Checkpoint:
         referenced_bytes=save.referenced_bytes,
         evicted=save.evicted,
         origin=save.origin,
+        spared_bytes=save.spared_bytes,
     )
 
 
@@ -438,6 +441,7 @@ def save_from(message: checkpoint_pb2.Checkpoint) -> Save:
         referenced_bytes=message.referenced_bytes,
         evicted=message.evicted,
         origin=message.origin,
+        spared_bytes=message.spared_bytes,
     )
 
 

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from sdrs.save import stage_session
+from sdrs.save import stage_session, staged
 from sdrs_core.ids import random_id
 from tests.support.battered import stands_still
 from tests.support.cluster import LocalCluster, running_cluster, staging_dir
@@ -152,3 +153,29 @@ def test_a_daemon_that_is_gone_or_frozen_costs_nothing_while_the_trainer_lives(
         wait_for(lambda: not seals(cluster), "the record to go")
         assert [checkpoint.step for checkpoint in ckpts.list()] == [1, 0]
         assert ckpts.verify(1).ok
+
+
+# While its compressed blobs are being written; and with all of them durable, and nothing registered.
+@pytest.mark.parametrize("point", ["fragment.synced=kill@2", "seal.confirmed=kill"])
+def test_a_compressed_save_is_carried_out_by_the_next_run(
+    armed_cluster: LocalCluster, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged, "RETURN_SECONDS", 60.0)  # on a busy machine this process would send it itself
+    state = {str(number): np.arange(number, number + (5 << 20), dtype=np.int32) // 9 for number in range(3)}
+    with armed_cluster.connect() as client:
+        ckpts = client.checkpoints(f"compressed-{random_id()[:6]}", compress="zstd")
+        arm(armed_cluster, point)
+        saving = ckpts.save(1, state)
+        armed_cluster.nodes[0].wait_for_death()
+        before = {path.name for path in armed_cluster.fragments()}
+        restart(armed_cluster)
+        saved = saving.wait(timeout=30)
+        assert saved.stored_bytes < saved.size_bytes // 2
+        assert same(ckpts.restore(), state)
+        # P11: what was durable before was not stored twice.
+        [shard] = ckpts.shards(1)
+        names = {path.name for path in armed_cluster.fragments()}
+        assert before <= names
+        assert names - before <= {f"{blob.id}.0" for blob in shard.blobs}
+        if point.startswith("seal"):
+            assert names == before

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import sdrs
@@ -135,6 +136,52 @@ def test_a_restore_finds_what_every_node_lost_in_the_backup(
     assert run.failure == ""
 
 
+def test_ranks_that_restore_together_get_what_the_backup_alone_has(
+    connected: tuple[sdrs.Cluster, sdrs.Cluster], target: Target, borrowed: Target
+) -> None:
+    old, new = connected
+    ckpts = old.checkpoints("together")
+    savings = [ckpts.save(step=1, state=make_state(r, MIB), rank=r, world_size=2, attempt=1) for r in (0, 1)]
+    for saving in savings:
+        saving.wait()
+    back_up(old, target, job="together")
+    bring_in(new, borrowed, job="together", lazy=True)
+
+    def restore(rank: int) -> object:
+        return new.checkpoints("together", attempt=5).restore(rank=rank, world_size=2)
+
+    with ThreadPoolExecutor() as threads:
+        states = list(threads.map(restore, (0, 1)))
+    assert all(same(state, make_state(rank, MIB)) for rank, state in enumerate(states))
+
+
+def test_a_new_cluster_takes_over_the_prefix_of_one_that_is_gone_and_goes_on_there(
+    connected: tuple[sdrs.Cluster, sdrs.Cluster],
+    moto_s3: S3Server,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    old, new = connected
+    target = old.backups.add_target(moto_s3.target(tmp_path, name="site"))
+    old.checkpoints("moved").save(step=1, state=make_state(1, MIB)).wait()
+    back_up(old, target, job="moved")
+    old.backups.remove_target(target.name)
+    with pytest.raises(errors.RefusedError, match="belongs to cluster"):
+        new.backups.add_target(target)
+    new.backups.add_target(target, take_over=True)
+    assert bring_in(new, target, job="moved", lazy=True).done_checkpoints == 1
+    ckpts = new.checkpoints("moved")
+    assert same(ckpts.restore(), make_state(1, MIB))
+    ckpts.save(step=2, state=make_state(2, MIB)).wait()
+    back_up(new, target, job="moved")
+    for step in (1, 2):
+        ckpts.delete(step)
+    run = bring_in(new, target, job="moved", missing_only=True)
+    assert (run.done_checkpoints, run.problems) == (2, ())
+    for step in (1, 2):
+        assert same(ckpts.restore(step=step), make_state(step, MIB))
+    new.backups.remove_target(target.name)
+
+
 def test_sync_brings_back_only_what_is_missing(connected: tuple[sdrs.Cluster, sdrs.Cluster], target: Target) -> None:
     old, _ = connected
     ckpts = old.checkpoints("synced", pool="mirrored")
@@ -210,3 +257,34 @@ def test_old_checkpoints_are_kept_in_the_backup_only_and_recalled_on_restore(
     assert same(ckpts.restore(step=1), make_state(1, 2 * MIB))
     assert ckpts.get(1).evicted == ""
     assert not [warning for warning in old.info().warnings if "aging" in warning]
+
+
+def test_what_is_stored_compressed_comes_back_so_and_what_referred_to_it_too(
+    connected: tuple[sdrs.Cluster, sdrs.Cluster],
+    target: Target,
+    borrowed: Target,
+) -> None:
+    old, new = connected
+    packed = old.checkpoints("packed", pool="mirrored", compress="zstd")
+    kept = np.zeros(5 * MIB, np.float32)
+    states = {step: {"kept": kept, "new": np.full(5 * MIB, step, np.float32)} for step in (1, 2)}
+    for step, state in states.items():
+        packed.save(step=step, state=state).wait()
+    assert packed.get(2).referenced_bytes >= kept.nbytes
+    run = back_up(old, target, job="packed")
+    assert run.moved_bytes < kept.nbytes / 10
+    assert run.done_bytes == run.total_bytes
+
+    bring_in(new, borrowed, job="packed")
+    for step, state in states.items():
+        assert same(new.checkpoints("packed").restore(step=step), state)
+        assert new.checkpoints("packed").get(step).stored_bytes < kept.nbytes / 10
+
+    # An evicted checkpoint owns what it referred to, and has it back as the home stored it.
+    packed.save(step=3, state=make_state(3, MIB)).wait()
+    back_up(old, target, job="packed")
+    old.backups.set_policy(Policy(target.name, PoolName("mirrored"), job="packed", evict_after_seconds=1))
+    wait_for(lambda: packed.get(2).evicted == "nas", "the older one to be evicted", 20)
+    old.backups.remove_policy(target.name, "mirrored", "packed")
+    assert same(packed.restore(step=2), states[2])
+    assert packed.get(2).stored_bytes < kept.nbytes / 10

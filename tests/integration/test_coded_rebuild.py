@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
+
 from sdrs_core.codes import MIRROR, Code
 from sdrs_core.levels import Level
 from tests.support.cluster import running_cluster
@@ -13,6 +15,8 @@ from tests.support.waiting import wait_for
 
 CODE = Code(4, 2)
 SMALL = 100_000
+# It shrinks.
+SPARSE = {"sparse": np.arange(12 * MIB, dtype=np.int32) % 7}
 SIZES = {1: 9 * MIB + 77, 2: SMALL, 3: 6 * MIB}
 
 
@@ -26,6 +30,11 @@ def test_coded_checkpoints_and_their_mirrors_come_back_from_fragments_alone(tmp_
             checkpoints = client.checkpoints("llm", pool="deep")
             for step, size_bytes in SIZES.items():
                 checkpoints.save(step=step, state=make_state(step, size_bytes)).wait()
+            packed = client.checkpoints("packed", pool="deep", compress="zstd")
+            packed.save(step=1, state=SPARSE).wait()
+            [shard] = packed.shards(1)
+            assert shard.blobs[1].packing
+            wait_for(lambda: packed.get(1).mirror_pool == "spare", "it to be mirrored", 60)
             wait_for(lambda: checkpoints.get(3).mirror_pool == "spare", "the newest to be mirrored", 60)
             before = {step: checkpoints.get(step) for step in SIZES}
             blobs = {step: checkpoints.shards(step)[0].blobs for step in SIZES}
@@ -41,7 +50,7 @@ def test_coded_checkpoints_and_their_mirrors_come_back_from_fragments_alone(tmp_
                             path.unlink()
             cluster.controller.start()
             rebuilt = client.rebuild_meta(addresses)
-            assert rebuilt.checkpoint_count == 3
+            assert rebuilt.checkpoint_count == 4
             assert [problem for problem in rebuilt.problems if "made anew" not in problem] == [
                 "no node has a copy of the catalog: only what fragments tell can be brought back"
             ]
@@ -61,6 +70,12 @@ def test_coded_checkpoints_and_their_mirrors_come_back_from_fragments_alone(tmp_
                 [blob] = checkpoints.shards(step)[0].blobs
                 assert (blob.id, blob.code, blob.hash) == (blobs[step][0].id, blobs[step][0].code, blobs[step][0].hash)
                 assert same(checkpoints.restore(step=step), make_state(step, SIZES[step]))
+            packed = client.checkpoints("packed", pool="deep")
+            [again] = packed.shards(1)
+            assert (again.size_bytes, again.content_hash) == (shard.size_bytes, shard.content_hash)
+            assert [blob.packing for blob in again.blobs] == [blob.packing for blob in shard.blobs]
+            assert packed.get(1).stored_bytes == sum(blob.size_bytes for blob in shard.blobs)
+            assert same(packed.restore(), SPARSE)
             [back] = checkpoints.shards(3)[0].mirrors
             assert (back.id, back.code, len(back.holders)) == (mirror.id, MIRROR, 2)
 

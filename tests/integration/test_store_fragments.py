@@ -28,7 +28,7 @@ from sdrs_storaged.store import reader
 from sdrs_storaged.store.buffers import BUFFER_BYTES
 from sdrs_storaged.store.engine import FragmentStore
 from sdrs_storaged.store.shelf import Shelf
-from tests.support.stores import all_keys, flip_bit, get, hash_of, opened, origin, path_of, payload, put
+from tests.support.stores import all_keys, flip_bit, get, hash_of, opened, origin, path_of, payload, put, table_of
 
 SIZES = [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 5 * BLOCK_BYTES + 123, 4 * BUFFER_BYTES]
 
@@ -79,6 +79,18 @@ def test_blocks_are_received_into_the_writers_own_buffers(store: FragmentStore) 
                 block[0] = 0
         writer.next_block()  # as a receiver does that waits for more, and finds the end
         stored = writer.finish(len(data), hash_of(data))
+    assert get(store, stored) == data
+
+
+def test_a_block_of_the_source_itself_is_stored_under_the_digest_of_what_was_taken(store: FragmentStore) -> None:
+    data = payload(BLOCK_BYTES + 3)
+    with store.create(origin(), len(data)) as writer:
+        table = b""
+        for start, end in checksums.block_spans(0, len(data)):
+            writer.next_block()[: end - start] = data[start:end]
+            table += writer.commit_block(end - start, None)
+        stored = writer.finish(len(data), checksums.blob_hash(len(data), table))
+    assert table == table_of(data)
     assert get(store, stored) == data
 
 

@@ -21,6 +21,8 @@ def figures(tmp_path: Path) -> Figures:
         ("peers_1gib_restore_raw", 1.5, "GB/s", 1.0),
         ("peers_1gib_save_cpu_raw", 0.4, "CPU s/GiB", None),
         ("growth_ranks_4_save", 12.0, "s", 2.5),
+        ("save_cost_l1_staged_cpu", 0.71, "CPU s/GiB", None),
+        ("save_cost_l1_staged_memory", 100 << 20, "bytes", 0.2),
         ("l1_save", 0.5, "GB/s", 0.9),
     ]
     names = ("name", "value", "unit", "ratio")
@@ -34,7 +36,8 @@ def test_what_was_not_measured_is_a_dash_or_left_out(figures: Figures) -> None:
     assert "| memcpy, warm | 100 ms | 1.00 | – | – | – | – | – | – |" in text
     assert "| raw write+fsync | 1,250 ms | 12.50 | 0.86 GB/s | 1.00 | 1.50 GB/s | 1.00 | 0.40 | – |" in text
     assert "| 4 | 12.0 s (2.50) | – | – | – |" in text
-    assert "SDRS" not in text
+    assert "| SDRS L1 | 0.71 | 100 MiB | – | – |" in text
+    assert text.count("| SDRS L1 |") == 1
     assert "4 GiB" not in text
     assert "tensors" not in text
 

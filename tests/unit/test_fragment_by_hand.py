@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import safetensors.numpy
 
 from sdrs_core.codes import Code
 from sdrs_core.ids import BlobId, ClusterId, DiskId, JobName, NodeId, SaveId
+from sdrs_core.zstd import Kept, PackedBlob, pack
 from sdrs_storaged.store.fragment import FragmentMeta, encode_coded_footer, encode_footer, encode_header
 from tests.support.coded import fragments_of
 from tests.support.stores import table_of
@@ -73,3 +76,19 @@ def test_a_coded_blob_is_read_by_hand_from_any_k_fragments(
     exec(recipe("zfec"), names)
     assert names["blob"] == data
     assert (names["tensors"]["weights"] == tensors["weights"]).all()
+
+
+@pytest.mark.parametrize("more", [b"end" * MIB, np.arange(MIB, dtype=np.float32).tobytes() + b"odd"])
+def test_a_compressed_blob_is_read_by_hand(more: bytes) -> None:
+    data = bytes(MIB) + os.urandom(MIB) + more
+
+    def blocks() -> Iterator[memoryview]:
+        yield from (memoryview(data)[start : start + MIB] for start in range(0, len(data), MIB))
+
+    packed = pack(len(data), blocks, blocks(), Kept(), lambda: None)
+    assert isinstance(packed, PackedBlob)
+    stored = b"".join(map(bytes, packed.segments()))
+    header = header_of(packing=str(packed.packing))
+    names: dict[str, Any] = {"raw": header + stored + b"footer", "size": len(stored)}
+    exec(recipe("zstandard.decompress"), names)
+    assert names["plain"] == data

@@ -54,6 +54,32 @@ def test_some_are_always_stored(blob: NewBlob) -> None:
     )
 
 
+def test_what_is_stored_compressed_is_offered_and_checked_as_what_was_saved() -> None:
+    blob = Blob(BlobId("b"), 1, 5, "stored", blake3="blake3 of a", packing=f"zstd:{LEAST_BYTES}:ab")
+    first = Blob(BlobId("c"), 0, 9, "first")
+    save = Save(
+        HOME,
+        JobName("j"),
+        10,
+        1,
+        1,
+        PoolName("p"),
+        ContentKind.STATE,
+        SaveState.COMMITTED,
+        Level.L1,
+        9 + LEAST_BYTES,
+        1,
+    )
+    home = Shard(HOME, 0, ContentKind.STATE, 9 + LEAST_BYTES, "", (first, blob))
+    _, found = offers = offers_of(save, home)
+    assert (found.size_bytes, found.hash) == (LEAST_BYTES, "ab")
+    decided = decide_references(offers, [new(1, "a")])
+    shard = Shard(SaveId("d" * 32), 0, ContentKind.STATE, 0, "", (first,), references=tuple(decided.values()))
+    assert check_references(shard, [home]) == ""
+    other = replace(home, blobs=(first, replace(blob, packing=f"zstd:{LEAST_BYTES}:cd")))
+    assert "does not store its blob 1" in check_references(shard, [other])
+
+
 def test_what_was_never_hashed_is_not_recognised_by_its_checksum() -> None:
     assert decide_references([replace(offer(1, "a"), blake3="")], [NewBlob(1, LEAST_BYTES, "")]) == {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -11,6 +12,8 @@ from sdrs_core.checkpoints import Home, Reference, Save, SaveState
 from sdrs_core.cluster import Retention
 from sdrs_core.errors import RefusedError, SaveFailedError
 from sdrs_storaged.control import keys
+from sdrs_storaged.control.corrections import Corrections, Problems
+from sdrs_storaged.control.evidence import Evidence
 from sdrs_storaged.control.records import put
 from tests.support.control import GRACE_SECONDS, JOB, Harness, attempt
 from tests.support.memory_buckets import NAS, MemoryBuckets, add_target, back_up, evict, memory_buckets
@@ -228,5 +231,28 @@ def test_an_eviction_that_was_interrupted_is_finished_by_the_next_controller(mem
         await harness.start()
         await harness.controller.recovery.evictor.evict()
         assert await on_record(harness, save) == set()
+
+    asyncio.run(run())
+
+
+def test_one_that_was_recalled_since_it_was_seen_is_not_let_go_of(memory_buckets: MemoryBuckets) -> None:
+    async def run() -> None:
+        harness, _ = await evicted_harness(memory_buckets)
+        seen = await harness.controller.catalog.get(JOB, 10)
+        async for _ in harness.controller.recovery.recalls.recall(JOB, 10):
+            pass
+        await harness.controller.recovery.evictor._shed(seen)
+        assert len(await on_record(harness, await save_of(harness, 10))) == 2
+
+    asyncio.run(run())
+
+
+def test_a_rebuild_does_not_call_it_lost(memory_buckets: MemoryBuckets) -> None:
+    async def run() -> None:
+        harness, save = await evicted_harness(memory_buckets)
+        [shard] = await harness.shards(save)
+        corrections = Corrections(cast(Evidence, None), frozenset({A, B}), {}, Problems())
+        assert corrections.lacking(shard) == []
+        assert len(corrections.lacking(replace(shard, evicted=False))) == 1
 
     asyncio.run(run())

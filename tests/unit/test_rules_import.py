@@ -279,3 +279,24 @@ def test_one_that_this_cluster_evicted_is_brought_back_by_an_import(memory_bucke
         assert (back.save_id, back.evicted) == (save.save_id, "")
 
     asyncio.run(run())
+
+
+def test_a_step_that_is_begun_here_meanwhile_wins_and_nothing_of_the_other_is_left(
+    memory_buckets: MemoryBuckets,
+) -> None:
+    async def run() -> None:
+        harness = await new_cluster(await lost_cluster(memory_buckets, 10))
+        before = harness.store.txn_count
+
+        async def begin(number: int) -> None:
+            if number == before + 2:  # the note is written, the shards are about to be
+                harness.store.heal()
+                await harness.begin(10, pool=FAST)
+
+        harness.store.before = begin
+        done = await run_import(harness)
+        assert done.failed_checkpoints == 1
+        assert "llm-7b step 10 is being saved here" in done.problems[0]
+        assert await shard_records(harness) == set()
+
+    asyncio.run(run())

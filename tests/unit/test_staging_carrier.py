@@ -29,7 +29,7 @@ from sdrs_proto.v1.staging_pb2 import STAGE_PHASE_FAILED, STAGE_PHASE_IN, Staged
 from sdrs_proto.v1.storage_pb2 import SealShardRequest, WriteIntent
 from sdrs_storaged.staging.carrier import Carrier
 from sdrs_storaged.staging.segment import Segment
-from sdrs_storaged.staging.sending import Sent
+from sdrs_storaged.staging.sending import BlockSource, Sent
 from sdrs_storaged.staging.work import DaemonStopsError, Work
 
 SAVE_ID = "5" * 32
@@ -54,6 +54,7 @@ class Controller:
     nodes: list[str] = field(default_factory=lambda: ["own"])
     answers: list[SdrsError] = field(default_factory=list)  # what begin raises first
     registered_hash: str = ""
+    takes_packed: bool = True
     begun: list[control_pb2.BeginSaveRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
 
@@ -84,6 +85,7 @@ class Controller:
             shard_registered=bool(self.registered_hash),
             shard_content_hash=self.registered_hash,
             state=checkpoint_pb2.SAVE_STATE_PENDING,
+            takes_packed=self.takes_packed,
         )
 
 
@@ -97,9 +99,7 @@ class Nodes:
     sealed: list[SealShardRequest] = field(default_factory=list)
     node_id: NodeId = field(default=NodeId("own"))
 
-    async def send(
-        self, primary: Node, intent: WriteIntent, segment: Any, blob: StagedBlob, passed: Any, _: Any
-    ) -> Sent:
+    async def send(self, primary: Node, intent: WriteIntent, blob: BlockSource, passed: Any, _: Any) -> Sent:
         self.sent.append((primary.id, intent))
         await asyncio.sleep(0)
         if self.sends and (failure := self.sends.pop(0)):
@@ -162,6 +162,45 @@ def test_the_checksums_that_were_sent_are_kept_for_those_who_read_the_segment() 
     work = make_work()
     carry(Controller(), Nodes(), work)
     assert work.tables == {0: digest(CONTENT), 1: digest(CONTENT)}
+
+
+class Zeros:
+    blocks, table = Segment.blocks, Segment.table
+
+    def read_into(self, target: memoryview, offset: int) -> None:
+        target[:] = bytes(len(target))
+
+
+def make_compressed(size_bytes: int) -> Work:
+    work = make_work()
+    work.shard.compression = "zstd"
+    del work.shard.blobs[1:]
+    work.shard.blobs[0].size_bytes = work.total_bytes = size_bytes
+    work.segment = Zeros()  # type: ignore[assignment]
+    return work
+
+
+def test_what_is_to_be_compressed_is_announced_and_sealed_as_it_is_stored_and_counted_as_it_was() -> None:
+    controller, nodes, work = Controller(), Nodes(seals=[StaleEpochError("moved")]), make_compressed(3 << 20)
+    work.follow(told := Told())
+    carry(controller, nodes, work)
+    (_, first), (_, again) = nodes.sent
+    assert first.size_bytes == again.size_bytes < 2000
+    (request,) = nodes.sealed
+    (blob,) = request.shard.blobs
+    assert (blob.size_bytes, blob.packing) == (first.size_bytes, first.packing) == (again.size_bytes, again.packing)
+    assert blob.packing.startswith(f"zstd:{3 << 20}:")
+    raw_hash = blob_hash(3 << 20, digest(bytes(1 << 20)) * 3)
+    assert request.shard.content_hash == content_hash([(3 << 20, raw_hash)])
+    assert told.events[-1].sent_bytes == 3 << 20
+    assert work.tables == {0: digest(bytes(1 << 20)) * 3}, "who reads the segment gets what was saved"
+
+
+def test_a_controller_that_would_forget_how_a_blob_is_packed_gets_it_as_it_is() -> None:
+    controller, nodes = Controller(takes_packed=False), Nodes()
+    carry(controller, nodes, make_compressed(3 << 20))
+    ((_, intent),) = nodes.sent
+    assert (intent.size_bytes, intent.packing) == (3 << 20, "")
 
 
 def test_a_group_that_moved_is_asked_for_again_and_what_it_has_keeps_its_name() -> None:

@@ -184,3 +184,16 @@ def test_a_hash_that_is_another_blobs_is_refused() -> None:
     striping.append(block, digest(block))
     with pytest.raises(CorruptDataError, match="does not match the hash"):
         striping.finish(MIB, hash_of(b"other"))
+
+
+def test_the_first_digest_of_a_block_is_that_of_the_bytes_which_go_on() -> None:
+    put: list[tuple[int, bytes, bytes]] = []
+    data = _data(2 * MIB + 9)
+    striping = _striping(Code(2, 1), len(data), lambda *block: put.append((block[0], block[1], bytes(block[2]))))
+    table = b""
+    for start, end in block_spans(0, len(data)):
+        striping.next_block()[: end - start] = data[start:end]
+        table += striping.commit_block(end - start, None)
+    assert table == table_of(data)
+    assert striping.finish(len(data), blob_hash(len(data), table)).table == table
+    assert all(digest(block) == checksum for _, checksum, block in put)

@@ -211,10 +211,14 @@ def _stored(save: Save, shards: Sequence[Shard]) -> str:
     steps = sorted({reference.home.step for shard in shards for reference in shard.references})
     if save.evicted:
         return "nothing of it"
+    packed = ""
+    if save.spared_bytes:
+        raw_bytes = save.stored_bytes + save.spared_bytes
+        packed = f" ({save.stored_bytes} bytes), compressed from {format_bytes(raw_bytes)}"
     if not steps:
-        return "all of it"
+        return f"{format_bytes(save.stored_bytes)}{packed}" if packed else "all of it"
     named = ", ".join(map(str, steps[:_STEPS_NAMED])) + (" …" if len(steps) > _STEPS_NAMED else "")
-    return f"{format_bytes(save.stored_bytes)}; the rest is unchanged since step {named}"
+    return f"{format_bytes(save.stored_bytes)}{packed}; the rest is unchanged since step {named}"
 
 
 def _notes(save: Save) -> str:

@@ -156,13 +156,14 @@ def checkpoint_record(save: Save) -> Record:
 
 
 def shard_record(shard: Shard) -> Record:
+    referred = {reference.ordinal for reference in shard.references}
     return {
         "rank": shard.rank,
         "kind": shard.kind.value,
         "size_bytes": shard.size_bytes,
         "content_hash": shard.content_hash,
         "nodes": shard_nodes([shard]),
-        "stored_bytes": shard.size_bytes - shard.referenced_bytes,
+        "stored_bytes": sum(blob.size_bytes for blob in shard.blobs if blob.ordinal not in referred),
         "blobs": [_blob_record(blob) for blob in shard.blobs],
         # Which of the blobs are stored by an earlier checkpoint.
         "references": [
@@ -181,6 +182,9 @@ def _blob_record(blob: Blob) -> Record:
         "hash": blob.hash,
         "code": blob.code,
         "blake3": blob.blake3 or None,
+        # Of what was saved, if that is stored compressed.
+        "compression": blob.packing.partition(":")[0] or None,
+        "raw_bytes": blob.raw_bytes,
         "holders": [
             {"node": holder.node_id, "disk": holder.disk_id, "fragment_index": holder.fragment_index}
             for holder in blob.holders

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
@@ -17,6 +17,7 @@ from sdrs.cli.progress import Advance, byte_bar
 from sdrs.cli.records import checkpoint_record
 from sdrs.cli.settings import Settings, Verb, pass_settings
 from sdrs.errors import RestoreWarning
+from sdrs.save.compression import Compress
 from sdrs_core.checkpoints import ContentKind, Save
 
 if TYPE_CHECKING:
@@ -92,18 +93,20 @@ def _pull(checkpoints: Checkpoints, found: Save, step: int | None, dest: Path, a
 @step_argument
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--pool", metavar="NAME", help='Where to store it (the pool "default").')
+@click.option("--compress", type=click.Choice(get_args(Compress)), help="Store it compressed where that pays.")
 @pass_settings
-def push(settings: Settings, job: str, step: int, path: Path, pool: str | None) -> None:
+def push(settings: Settings, job: str, step: int, path: Path, pool: str | None, compress: Compress | None) -> None:
     """Save a folder as a checkpoint.
 
     PATH becomes step STEP of JOB; this returns once it is committed. A push counts as a new attempt of the job: do not
     push to one that is training, its processes would be told to stop.
     """
     with open_cluster(settings) as cluster:
-        checkpoints = cluster.checkpoints(job, pool=pool)
+        checkpoints = cluster.checkpoints(job, pool=pool, compress=compress)
         with byte_bar(settings, f"pushing {job} step {step}") as advance:
             save = checkpoints.save_files(step, path, progress=advance).wait()
     if settings.is_json:
         emit_json(checkpoint_record(save))
     else:
-        emit_note(settings, f"{save.title} is committed at {save.level} ({format_bytes(save.size_bytes)})")
+        stored = f", {format_bytes(save.stored_bytes)} stored" if save.stored_bytes < save.size_bytes else ""
+        emit_note(settings, f"{save.title} is committed at {save.level} ({format_bytes(save.size_bytes)}{stored})")

@@ -18,6 +18,7 @@ from sdrs.fsspec.places import Place, file_place, find_place
 from sdrs.fsspec.reader import Info, ReadingFileSystem, missing
 from sdrs.fsspec.trees import Copy, Edit, Remove
 from sdrs.fsspec.writing import StepWriter
+from sdrs.save.compression import Compress
 
 # Threads of one process take turns at a job, instead of overtaking each other. A forked child has turns of its own.
 _turns: dict[tuple[int, str, str], threading.Lock] = {}
@@ -33,8 +34,15 @@ class _Together(threading.local):
 class SdrsFileSystem(ReadingFileSystem):
     transaction_type = OneGeneration
 
-    def __init__(self, hosts: str = "", pool: str | None = None, level: str | None = None, **options: Any) -> None:
-        super().__init__(hosts, pool, level, **options)
+    def __init__(
+        self,
+        hosts: str = "",
+        pool: str | None = None,
+        level: str | None = None,
+        compress: Compress | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(hosts, pool, level, compress, **options)
         self._together = _Together()
 
     def open(self, path: str, mode: str = "rb", *args: Any, **options: Any) -> Any:
@@ -97,7 +105,16 @@ class SdrsFileSystem(ReadingFileSystem):
             for job, step, edits in batch.steps():
                 turn = _turns.setdefault((forks.generation(), cluster.id, job), threading.Lock())
                 with turn:
-                    StepWriter(cluster, generations, job, step, pool=self._pool, level=self._level).write(edits)
+                    writer = StepWriter(
+                        cluster,
+                        generations,
+                        job,
+                        step,
+                        pool=self._pool,
+                        level=self._level,
+                        compression=self._compression,
+                    )
+                    writer.write(edits)
         finally:
             batch.close()
 

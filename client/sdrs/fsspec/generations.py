@@ -14,14 +14,14 @@ from sdrs.fsspec.failures import os_errors
 from sdrs.fsspec.places import Place
 from sdrs.fsspec.trees import FILE_MODE, Node, Parts, Tree, apart, merge
 from sdrs.process import Process
-from sdrs.restore.shard_reader import ShardReader
+from sdrs.restore.shard_reader import ShardReader, shard_record
 from sdrs.restore.targets import BufferedTarget, ByteCount
 from sdrs.state import decode_files_index
 from sdrs_core.checkpoints import Blob, ContentKind, Save, SaveState
 from sdrs_core.checksums import BLOCK_BYTES
 from sdrs_core.ids import SaveId
 from sdrs_core.unchanged import Identity
-from sdrs_proto.v1.control_pb2 import ListShardsRequest, ListShardsResponse
+from sdrs_proto.v1.control_pb2 import ListShardsResponse
 
 # I10: names of a few generations, not of all that were ever looked at.
 MAX_KEPT = 8
@@ -43,13 +43,13 @@ class StoredBytes:
     @property
     def whole(self) -> StoredBytes:
         """All of its blob."""
-        return replace(self, start=0, size_bytes=self.shards.blobs(self.rank)[self.blob].size_bytes)
+        return replace(self, start=0, size_bytes=self.shards.blobs(self.rank)[self.blob].raw_bytes)
 
     @property
     def identity(self) -> Identity:
         """The blob's; without a BLAKE3 where none was recorded."""
         blob = self.shards.blobs(self.rank)[self.blob]
-        return blob.hash, blob.blake3
+        return blob.raw_hash, blob.blake3
 
     @property
     def home(self) -> SaveId:
@@ -92,7 +92,7 @@ class Shards:
         key, block = self._last
         if key != (rank, ordinal, number):
             first = number * BLOCK_BYTES
-            last = min(first + BLOCK_BYTES, self.blobs(rank)[ordinal].size_bytes)
+            last = min(first + BLOCK_BYTES, self.blobs(rank)[ordinal].raw_bytes)
             key, block = self._last = (rank, ordinal, number), self._fetch(rank, ordinal, first, last)
         return block[start - number * BLOCK_BYTES : end - number * BLOCK_BYTES]
 
@@ -116,8 +116,7 @@ class Shards:
         reader = self._readers.get(rank)
         if reader is None:
             if rank not in self._records:
-                request = ListShardsRequest(save_id=self.save.save_id, rank=rank, pool=self.save.pool)
-                self._records[rank] = self.process.control.call("list_shards", request)
+                self._records[rank] = shard_record(self.process, self.save, rank, ByteCount())
             reader = ShardReader(self.process, self.save, self._records[rank], ByteCount(None, 0))
             self._readers[rank] = reader
         return reader
@@ -167,7 +166,7 @@ def _tree_of(shards: Shards, rank: int) -> Tree:
         return _blobs_of_state(shards, rank)
     (first, *_) = blobs = shards.blobs(rank)
     # The index lies in the first blob, which is kept small for that; what else is in it is let go again.
-    index = decode_files_index(shards.read(rank, 0, 0, first.size_bytes))
+    index = decode_files_index(shards.read(rank, 0, 0, first.raw_bytes))
     assert index.blob_count == len(blobs)
     tree: dict[Parts, Node] = {}
     for entry in index.entries:
@@ -186,7 +185,7 @@ def _blobs_of_state(shards: Shards, rank: int) -> Tree:
     mtime_ns = shards.save.committed_unix_ms * 1_000_000
     return {
         (f"blob-{blob.ordinal:04}.safetensors",): Node(
-            "file", FILE_MODE, mtime_ns, StoredBytes(shards, rank, blob.ordinal, 0, blob.size_bytes)
+            "file", FILE_MODE, mtime_ns, StoredBytes(shards, rank, blob.ordinal, 0, blob.raw_bytes)
         )
         for blob in shards.blobs(rank)
     }

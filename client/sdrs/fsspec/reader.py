@@ -17,6 +17,7 @@ from sdrs.fsspec.failures import os_errors
 from sdrs.fsspec.generations import Generation, Generations, StoredBytes
 from sdrs.fsspec.places import Place, find_place
 from sdrs.fsspec.trees import Node, children, follow
+from sdrs.save.compression import Compress, resolve_compression
 from sdrs_core.checkpoints import Save
 from sdrs_core.levels import Level, parse_level
 
@@ -36,11 +37,19 @@ class ReadingFileSystem(AbstractFileSystem):
     root_marker = ""
     blocksize = 4 << 20
 
-    def __init__(self, hosts: str = "", pool: str | None = None, level: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        hosts: str = "",
+        pool: str | None = None,
+        level: str | None = None,
+        compress: Compress | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self._url = cluster_url(f"{SCHEME}{hosts}" if hosts else None)
         self._pool = pool
         self._level = parse_level(level) if level else Level.NONE
+        self._compression = resolve_compression(compress)
 
     @property
     def cluster(self) -> Cluster:

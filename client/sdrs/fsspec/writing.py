@@ -57,6 +57,7 @@ class StepWriter:
         *,
         pool: str | None,
         level: Level,
+        compression: str = "",
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._cluster = cluster
@@ -67,6 +68,7 @@ class StepWriter:
         self._step = step
         self._pool = pool
         self._level = level
+        self._compression = compression
         self._sleep = sleep
 
     def write(self, edits: Sequence[Edit]) -> None:
@@ -173,7 +175,8 @@ class StepWriter:
     def _order(self, newest: Save | None) -> SaveOrder:
         attempt = Attempt(f"fsspec:{random_id()}", 0, f"{OWNER}{socket.gethostname()} pid {os.getpid()}")
         pool = self._pool or (newest.pool if newest else DEFAULT_POOL)
-        return SaveOrder(self._job, self._step, 0, 1, attempt, pool, self._level, ContentKind.FILES)
+        kind = ContentKind.FILES
+        return SaveOrder(self._job, self._step, 0, 1, attempt, pool, self._level, kind, self._compression)
 
     def _begin(self, order: SaveOrder) -> messages.BeginSaveResponse:
         """Open the attempt, before anything is read; the save finds the same record."""

@@ -9,6 +9,7 @@
 ``staged``           what this host still has in memory, where it was staged
 ``recalls``          the controller is asked to bring a checkpoint back from a backup
 ``stripe_reader``    one try: from whom, who is raced by whom, what is left for another
+``inflating``        what is stored compressed, as it was saved
 ``lanes``            one holder's fragment on its way in
 ``decoding``         one stripe, and what is computed of it
 ``blocks``           the checks (I5, P9)

@@ -29,18 +29,18 @@ def read_into(readers: Sequence[ShardReader], into: Any) -> Reading:
     index = decode_index(first)
     if len(blobs) != index.blob_count:
         raise CorruptDataError(f"this state has {index.blob_count} blobs, but {len(blobs)} are on record")
-    laid = overlay(index, [blob.size_bytes for blob in blobs], into)
+    laid = overlay(index, [blob.raw_bytes for blob in blobs], into)
     spread = _Spread(laid, len(blobs))
     try:
         spread.take_head(blobs[0], first)
-        heads = [(blob, 0, min(1, blob.size_bytes)) for blob in blobs[1:]]
+        heads = [(blob, 0, min(1, blob.raw_bytes)) for blob in blobs[1:]]
         reader.read_ranges(heads, BufferedTarget(lambda blob, _, verified: spread.take_head(blob, verified)))
         for blob in spread.long_headed:
             # Rare: thousands of small tensors. Only the pages that are read take memory.
             memory = MemoryTarget([blob])
             reader.read_range(blob, 0, spread.read_ends[blob.ordinal], memory)
             spread.take_head(blob, memory.buffer(blob)[: spread.read_ends[blob.ordinal]])
-        rest = [(blob, spread.read_ends[blob.ordinal], blob.size_bytes) for blob in blobs[1:]]
+        rest = [(blob, spread.read_ends[blob.ordinal], blob.raw_bytes) for blob in blobs[1:]]
         reader.read_ranges(rest, BufferedTarget(spread.write))
     except BaseException as error:
         error.add_note(MIXED)
@@ -65,7 +65,7 @@ class _Spread:
     def take_head(self, blob: Blob, head: memoryview) -> None:
         """The first bytes of a blob. If its header is longer, ``read_ends`` says what has to be read of it."""
         what = f"blob {blob.ordinal}"
-        end = header_end(head, what, blob.size_bytes)
+        end = header_end(head, what, blob.raw_bytes)
         if end > len(head):
             self.read_ends[blob.ordinal] = whole_blocks(blob, 0, end)[1]
             self.long_headed.append(blob)
@@ -75,7 +75,7 @@ class _Spread:
         self.write(blob, 0, head)
 
     def _place(self, blob: Blob, head: memoryview, what: str) -> None:
-        spans = parse_header(head, what, blob.size_bytes)
+        spans = parse_header(head, what, blob.raw_bytes)
         placed = []
         for name, slot in self._slots[blob.ordinal].items():
             span = spans.get(name)

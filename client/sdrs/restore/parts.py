@@ -111,8 +111,8 @@ class OpenShard:
     def _files_of(self) -> Iterable[Part]:
         raw = self._read_index(FILES_TENSOR)
         data_start = min(span.start for span in self._spans_of(0).values())
-        index = files_index(raw, data_start, self._blobs[0].size_bytes)
-        if index.sizes_bytes != tuple(blob.size_bytes for blob in self._blobs):
+        index = files_index(raw, data_start, self._blobs[0].raw_bytes)
+        if index.sizes_bytes != tuple(blob.raw_bytes for blob in self._blobs):
             raise CorruptDataError("the index of these files does not fit their blobs: restore another step")
         for entry in index.entries:
             if entry.kind == "file":
@@ -127,11 +127,11 @@ class OpenShard:
     def _spans_of(self, number: int) -> dict[str, Span]:
         if number not in self._spans:
             blob, what = self._blobs[number], f"blob {number}"
-            head = self._read(blob, 0, min(_HEAD_BYTES, blob.size_bytes))
-            end = header_end(head, what, blob.size_bytes)
+            head = self._read(blob, 0, min(_HEAD_BYTES, blob.raw_bytes))
+            end = header_end(head, what, blob.raw_bytes)
             if end > len(head):
                 head = self._read(blob, 0, end)
-            self._spans[number] = parse_header(head, what, blob.size_bytes)
+            self._spans[number] = parse_header(head, what, blob.raw_bytes)
         return self._spans[number]
 
     def _read(self, blob: Blob, start: int, end: int) -> memoryview:

@@ -51,9 +51,10 @@ class RangeReading:
         self._failures: dict[Key, SdrsError] = {}
 
     def read(self) -> None:
-        self._sources.staged.read(
-            self._part.blob, self._position, self._part.end, self._window, self._accept, self._stop
-        )
+        if not self._part.blob.packing:  # what is staged is not compressed: ``shard_reader`` has looked there
+            self._sources.staged.read(
+                self._part.blob, self._position, self._part.end, self._window, self._accept, self._stop
+            )
         if self._position == self._part.end or self._read():
             return
         error = self._unreadable()

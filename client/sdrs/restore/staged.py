@@ -42,11 +42,11 @@ class StagedCopies:
         accept: Callable[[int, memoryview], None],
         stop: threading.Event,
     ) -> None:
-        """As far as it is here: ``accept`` gets (start, bytes) of each block once it is verified, in order."""
+        """As far as it is here, as it was saved: ``accept`` gets (start, bytes) of each block, verified, in order."""
         for node in self._candidates():
             try:
                 with closing(open_staged(node, self._save.save_id, self._rank, blob, start)) as stream:
-                    table = BlockTable(blob, stream.summary)
+                    table = BlockTable(blob.as_saved, stream.summary)
                     for first, last in block_spans(start, end):
                         if stop.is_set():
                             return

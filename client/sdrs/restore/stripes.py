@@ -23,7 +23,9 @@ Rank = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bytes of a blob: whole blocks, the last of the blob may be short."""
+    """Bytes of a blob: whole blocks, the last of the blob may be short. Of one that is packed: as it is stored, or as
+    it was saved.
+    """
 
     blob: Blob
     start: int

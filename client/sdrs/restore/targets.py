@@ -14,7 +14,7 @@ Write = Callable[[Blob, int, memoryview], None]
 
 
 class Target(Protocol):
-    """Where a blob's bytes go. Called from several threads, for different stripes."""
+    """Where a blob's bytes go, as they were saved. Called from several threads, for different stripes."""
 
     def window(self, blob: Blob, start: int, end: int) -> memoryview:
         """Memory for these bytes, page-aligned and up to the end of the last page."""
@@ -47,7 +47,7 @@ class ByteCount:
 
 class MemoryTarget:
     def __init__(self, blobs: Sequence[Blob]) -> None:
-        self._memory = {blob.id: allocate(blob.size_bytes) for blob in blobs}
+        self._memory = {blob.id: allocate(blob.raw_bytes) for blob in blobs}
 
     def window(self, blob: Blob, start: int, end: int) -> memoryview:
         return self._memory[blob.id][start : round_up(end)]
@@ -56,7 +56,7 @@ class MemoryTarget:
         pass
 
     def buffer(self, blob: Blob) -> memoryview:
-        return self._memory[blob.id][: blob.size_bytes]
+        return self._memory[blob.id][: blob.raw_bytes]
 
 
 class BufferedTarget:

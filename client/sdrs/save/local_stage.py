@@ -158,6 +158,7 @@ class LocalStage:
                 StagedBlob(offset=offset, size_bytes=size) for offset, size in zip(offsets, sizes_bytes, strict=True)
             ],
             patience_ms=self._patience_ms,
+            compression=order.compression,
         )
 
     def seal(self, shard: StagedShard, segment: MappedSegment) -> Ticket | None:

@@ -19,6 +19,8 @@ class SaveOrder:
     pool: str
     level: Level  # NONE: what the pool promises
     kind: ContentKind
+    # "zstd": its blobs are stored compressed where that pays; empty: as they are.
+    compression: str = ""
 
     @property
     def title(self) -> str:

@@ -8,6 +8,8 @@ from typing import Protocol
 from sdrs_core.checkpoints import content_hash
 from sdrs_core.checksums import BLOCK_BYTES, blob_hash, digest
 from sdrs_core.errors import SaveFailedError
+from sdrs_core.packing import sampled_chunks
+from sdrs_core.zstd import Kept, PackedBlob, Skipped, pack
 
 
 class PayloadBlob(Protocol):
@@ -56,6 +58,13 @@ def blocks(blob: PayloadBlob) -> Iterator[memoryview]:
         raise SaveFailedError(f"a blob of {blob.size_bytes} bytes has another size now: it changed while it was saved")
     if filled:
         yield scratch[:filled]
+
+
+def pack_blob(blob: PayloadBlob, kept: Kept) -> PackedBlob | Skipped:
+    """What it is stored as, if it is to be compressed."""
+    numbers = set(sampled_chunks(blob.size_bytes))
+    samples = (block for number, block in enumerate(blocks(blob)) if number in numbers)
+    return pack(blob.size_bytes, lambda: blocks(blob), samples, kept, lambda: None)
 
 
 def hash_payload(payload: Payload) -> str:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from sdrs.rpc.cutoff import Cutoff
 from sdrs.save.order import SaveOrder
-from sdrs.save.payload import Payload
+from sdrs.save.payload import Payload, PayloadBlob
 from sdrs.saving import Saving
 from sdrs.transfer.routes import Routes
-from sdrs_core.checkpoints import Blob, Reference, Shard, content_hash
+from sdrs_core.checkpoints import Blob, Reference, Shard, content_of
 from sdrs_core.cluster import Node
 from sdrs_core.errors import SaveFailedError
 from sdrs_core.ids import BlobId, SaveId, random_id
 from sdrs_core.unchanged import Unchanged
+from sdrs_core.zstd import PackedBlob, in_proportion
 from sdrs_proto.convert import kind_to, node_from, shard_to
 from sdrs_proto.limits import SEAL_SECONDS, transfer_seconds
 from sdrs_proto.v1.control_pb2 import BeginSaveResponse
@@ -29,7 +31,7 @@ class ShardSender:
     """``durable`` is called with each blob that the node has durable; ``cutoff`` breaks everything off.
 
     ``tried``: blobs that were begun by an earlier try, of which the group may have something (P11); those of this one
-    are added.
+    are added. ``pack``: what a blob is stored as, if not as it is.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class ShardSender:
         cutoff: Cutoff,
         unchanged: Unchanged,
         references: Mapping[int, Reference],
+        pack: Callable[[int], PackedBlob | None],
     ) -> None:
         self._routes = routes
         self._order = order
@@ -58,6 +61,7 @@ class ShardSender:
         self._cutoff = cutoff
         self._unchanged = unchanged
         self._references = references
+        self._pack = pack
 
     def send(self) -> tuple[Blob, ...]:
         self._saving.restart()
@@ -75,13 +79,18 @@ class ShardSender:
             """Send blobs, one after the other, until none is left or one failed."""
             try:
                 for ordinal in ordinals:  # shared: each stream takes the next
-                    blob = self._payload.blobs[ordinal]
-                    intent = self._intent(ordinal, blob.size_bytes)
                     sent(0)
-                    whole = self._routes.send(self._primary, intent, blob, sent, self._cutoff).result()
-                    blake3 = self._unchanged.identify(ordinal, whole)
-                    blobs[ordinal] = Blob(self._blob_ids[ordinal], ordinal, blob.size_bytes, whole, blake3=blake3)
+                    packed, saved = self._pack(ordinal), self._payload.blobs[ordinal]
+                    stored: PayloadBlob = packed or saved
+                    packing = str(packed.packing) if packed else ""
+                    intent = self._intent(ordinal, stored.size_bytes, packing)
+                    told = in_proportion(sent, stored.size_bytes, saved.size_bytes) if packed else sent
+                    whole = self._routes.send(self._primary, intent, stored, told, self._cutoff).result()
+                    blob = Blob(self._blob_ids[ordinal], ordinal, stored.size_bytes, whole, packing=packing)
+                    blobs[ordinal] = replace(blob, blake3=self._unchanged.identify(ordinal, blob.raw_hash))
                     self._durable(self._blob_ids[ordinal])
+                    if packed:
+                        packed.release()
             except BaseException as error:
                 failures.append(error)
                 self._cutoff.cut(SaveFailedError("another blob of the shard failed"))  # one may be blocked
@@ -100,13 +109,12 @@ class ShardSender:
 
     def seal(self, blobs: tuple[Blob, ...]) -> None:
         begun = self._begun
-        parts: list[Blob | Reference] = sorted((*blobs, *self._references.values()), key=lambda part: part.ordinal)
         shard = Shard(
             save_id=SaveId(begun.save_id),
             rank=self._order.rank,
             kind=self._order.kind,
             size_bytes=self._payload.total_bytes,
-            content_hash=content_hash((part.size_bytes, part.hash) for part in parts),
+            content_hash=content_of((*blobs, *self._references.values())),
             blobs=blobs,
             references=tuple(self._references.values()),
         )
@@ -127,7 +135,7 @@ class ShardSender:
         timeout_seconds = transfer_seconds(self._payload.total_bytes, SEAL_SECONDS)
         calls.call("seal_shard", request, timeout_seconds=timeout_seconds, cutoff=self._cutoff)
 
-    def _intent(self, ordinal: int, size_bytes: int) -> WriteIntent:
+    def _intent(self, ordinal: int, size_bytes: int, packing: str) -> WriteIntent:
         begun = self._begun
         blob_id = self._blob_ids[ordinal]
         is_resent = blob_id in self._tried
@@ -148,4 +156,5 @@ class ShardSender:
             blob_count=len(self._payload.blobs),
             pool=self._order.pool,
             resent=is_resent,
+            packing=packing,
         )

@@ -18,7 +18,7 @@ from sdrs.rpc.control import Control
 from sdrs.rpc.cutoff import Cutoff
 from sdrs.rpc.map import Maps
 from sdrs.save.order import SaveOrder
-from sdrs.save.payload import Payload, blocks, hash_payload
+from sdrs.save.payload import Payload, blocks, hash_payload, pack_blob
 from sdrs.save.shard_sender import ShardSender
 from sdrs.saving import Saving
 from sdrs.transfer.routes import Routes
@@ -40,8 +40,10 @@ from sdrs_core.errors import (
     is_answered,
 )
 from sdrs_core.ids import BlobId, NodeId, SaveId, random_id
+from sdrs_core.packing import ZSTD
 from sdrs_core.trouble import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Trouble
 from sdrs_core.unchanged import Identity, Unchanged
+from sdrs_core.zstd import Kept, PackedBlob, Skipped
 from sdrs_proto.convert import attempt_to, group_from, kind_to, level_to, reference_from
 from sdrs_proto.v1.control_pb2 import AbortSaveRequest, BeginSaveRequest, BeginSaveResponse, WaitSaveRequest
 
@@ -52,6 +54,9 @@ _MOVED = (StaleEpochError, StaleTermError)
 _NODE_FAILED = (UnavailableError, DeadlineExceededError, FullError, DiskFailedError, RefusedError)
 
 log = logging.getLogger("sdrs")
+
+# Of all saves of this process.
+_KEPT = Kept()
 
 
 class Upload:
@@ -89,6 +94,8 @@ class Upload:
         )
         self._may_refer = self._unchanged.is_able
         self._references: dict[int, Reference] = {}
+        # By ordinal, what is stored compressed; None: as it is. Over all tries, since they store under the same names.
+        self._packed: dict[int, PackedBlob | None] = {}
         # What will be sent, once that is known to be less than all.
         self._stored_bytes: int | None = None
 
@@ -176,6 +183,7 @@ class Upload:
             cutoff,
             self._unchanged,
             self._references,
+            self._pack,
         )
 
         def break_off(what: str) -> None:
@@ -192,6 +200,17 @@ class Upload:
                 # Perhaps what it refers to was just let go: the next try stores everything.
                 self._may_refer &= not self._references
                 raise self._anew(target, error) from error
+
+    def _pack(self, ordinal: int) -> PackedBlob | None:
+        """What a blob is stored as, if that is asked for, and pays."""
+        if self._order.compression != ZSTD or self._begun is None or not self._begun.takes_packed:
+            return None
+        if ordinal not in self._packed:
+            packed = pack_blob(self._payload.blobs[ordinal], _KEPT)
+            if isinstance(packed, Skipped):
+                log.debug("%s: blob %s is not compressed: %s", self._order.title, ordinal, packed.why)
+            self._packed[ordinal] = packed if isinstance(packed, PackedBlob) else None
+        return self._packed[ordinal]
 
     def _anew(self, target: tuple[str, str], error: SdrsError) -> _ExpiredError:
         """Under new names: a pool that was changed meanwhile stores in another way than what has the old ones (P2)."""

@@ -124,7 +124,7 @@ def _read_shard(reader: ShardReader, reads: list[Read]) -> None:
     takers: dict[tuple[int, int], list[Read]] = defaultdict(list)
     for read in reads:
         where = read.where
-        if where.blob >= len(blobs) or where.end > blobs[where.blob].size_bytes:
+        if where.blob >= len(blobs) or where.end > blobs[where.blob].raw_bytes:
             raise CorruptDataError(
                 f"the metadata of {reader.save.title} names bytes that rank {where.rank} never wrote"
             )

@@ -24,6 +24,7 @@ from sdrs import forks
 from sdrs.address import parse_checkpoint_url
 from sdrs.attempt import resolve_attempt
 from sdrs.checkpoints import Checkpoints
+from sdrs.save.compression import Compress
 from sdrs.torch.clusters import cluster_at
 from sdrs.torch.metadata import DCP_VERSION, to_state
 from sdrs.torch.shard import plan_shard
@@ -55,7 +56,8 @@ class StorageWriter(storage.StorageWriter):
 
     ``dcp.save`` returns when the checkpoint is committed, at the level that its pool promises; ``wait`` names a level
     to wait for beyond that. ``attempt`` says which start of the job this is (P1), else SDRS_ATTEMPT, torchrun or Slurm
-    do; without any of them the coordinator's process stands for the start, and all ranks go by it.
+    do; without any of them the coordinator's process stands for the start, and all ranks go by it. ``compress`` is that
+    of ``cluster.checkpoints``.
 
     It is an AsyncStager too: ``dcp.async_save`` copies the state into memory that is kept from one save to the next.
     """
@@ -71,6 +73,7 @@ class StorageWriter(storage.StorageWriter):
         pool: str | None = None,
         wait: str | Level | None = None,
         attempt: str | int | Attempt | None = None,
+        compress: Compress | None = None,
     ) -> None:
         super().__init__()
         self._url = os.fspath(url)
@@ -78,6 +81,7 @@ class StorageWriter(storage.StorageWriter):
         self._pool = pool
         self._wait = wait
         self._attempt = attempt
+        self._compress = compress
         self._agreed: Agreement | None = None
         self._ticket: Ticket | None = None
 
@@ -183,7 +187,8 @@ class StorageWriter(storage.StorageWriter):
 
     def _checkpoints(self, agreed: Agreement) -> Checkpoints:
         url, job, _ = parse_checkpoint_url(self._url)
-        return cluster_at(url).checkpoints(job, pool=self._pool, attempt=self._resolve_attempt(job, agreed))
+        attempt = self._resolve_attempt(job, agreed)
+        return cluster_at(url).checkpoints(job, pool=self._pool, attempt=attempt, compress=self._compress)
 
     def _resolve_attempt(self, job: str, agreed: Agreement) -> Attempt:
         is_named = self._attempt is not None or attempt_from_environment(os.environ, agreed.owner) is not None

@@ -17,7 +17,7 @@ from sdrs.transfer import FragmentRange, OpenRange, PendingWrite, Sent, Summary
 from sdrs_core.checksums import blob_hash, digest
 from sdrs_core.errors import CorruptDataError, PermissionDeniedError, SdrsError, UnavailableError
 from sdrs_core.ids import random_id
-from sdrs_proto.channel import BLOCK, end_of_blocks, receive_answer
+from sdrs_proto.channel import end_of_blocks, receive_answer, send_block, wait_in_kernel
 from sdrs_proto.dial import open_channel
 from sdrs_proto.limits import CALL_SECONDS, STALL_SECONDS
 from sdrs_proto.v1.storage_pb2 import (
@@ -78,6 +78,7 @@ class DataChannelSink:
             return AwaitedAnswer(ending.pop_all(), connection, self._calls.peer, whole)
 
     def _send(self, connection: socket.socket, blob: PayloadBlob, sent: Sent) -> str:
+        wait_in_kernel(connection, STALL_SECONDS)
         # Not select(): it refuses descriptors from 1024 on, which a training process may well have.
         answered = select.poll()
         answered.register(connection, select.POLLIN)
@@ -87,7 +88,7 @@ class DataChannelSink:
                 raise _early_answer(connection, self._calls.peer)
             checksum = digest(block)
             with self._explained(connection):
-                _send_all(connection, BLOCK.pack(len(block), checksum), block)
+                send_block(connection, checksum, block)
             table += checksum
             sent(len(block))
         whole = blob_hash(blob.size_bytes, table)
@@ -100,7 +101,7 @@ class DataChannelSink:
         """A node that gives up answers, then closes: its answer tells more than the broken pipe."""
         try:
             yield
-        except TimeoutError as error:
+        except BlockingIOError as error:
             raise UnavailableError(
                 f"{self._calls.peer} took no bytes for {STALL_SECONDS} s: the transfer stalled"
             ) from error
@@ -112,16 +113,6 @@ def _hang_up(connection: socket.socket) -> None:
     """Wake whoever sends or receives; closing would not."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-
-
-def _send_all(connection: socket.socket, header: bytes, block: memoryview) -> None:
-    """Header and block in one system call where the socket takes them, without joining them."""
-    count = connection.sendmsg([header, block])
-    if count < len(header):
-        connection.sendall(header[count:])
-        count = len(header)
-    if count < len(header) + len(block):
-        connection.sendall(block[count - len(header) :])
 
 
 def _early_answer(connection: socket.socket, peer: str) -> SdrsError:

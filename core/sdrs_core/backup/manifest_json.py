@@ -85,6 +85,7 @@ def shard_to_json(manifest: ShardManifest) -> bytes:
                     "object_size_bytes": blob.place.size_bytes,
                     "data_key": blob.place.data_key_id,
                     "table": base64.b64encode(blob.table).decode(),
+                    "packing": blob.packing,
                 }
                 for blob in manifest.blobs
             ],
@@ -116,6 +117,7 @@ def _blob(values: dict[str, Any]) -> BackedUpBlob:
         blake3=_text(values["blake3"]),
         table=base64.b64decode(_text(values["table"]), validate=True),
         place=ObjectPlace(_text(values["object"]), _count(values["object_size_bytes"]), _text(values["data_key"])),
+        packing=_text(values["packing"]),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sdrs_core.checkpoints import ContentKind
 from sdrs_core.ids import JobName, PoolName, SaveId
+from sdrs_core.packing import parse_packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,10 @@ class ObjectPlace:
 
 @dataclass(frozen=True, slots=True)
 class BackedUpBlob:
-    """``table`` has the digests of its blocks, whose hash is ``hash``: each block is checked as it comes (P9)."""
+    """A blob as nodes store it, compressed if ``packing`` says so; all else is of these bytes.
+
+    ``table`` has the digests of its blocks, whose hash is ``hash``: each block is checked as it comes (P9).
+    """
 
     ordinal: int
     size_bytes: int
@@ -27,6 +31,13 @@ class BackedUpBlob:
     blake3: str
     table: bytes
     place: ObjectPlace
+    packing: str = ""
+
+    @property
+    def content(self) -> tuple[int, str]:
+        """Size and hash of what was saved, however it is stored."""
+        packing = parse_packing(self.packing)
+        return (packing.raw_bytes, packing.raw_hash) if packing else (self.size_bytes, self.hash)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,14 @@ class Attempt(_message.Message):
     def __init__(self, run: _Optional[str] = ..., ordinal: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class Blob(_message.Message):
-    __slots__ = ["blake3", "code", "hash", "holders", "id", "ordinal", "size_bytes"]
+    __slots__ = ["blake3", "code", "hash", "holders", "id", "ordinal", "packing", "size_bytes"]
     BLAKE3_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    PACKING_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     blake3: str
     code: str
@@ -43,8 +44,9 @@ class Blob(_message.Message):
     holders: _containers.RepeatedCompositeFieldContainer[Holder]
     id: str
     ordinal: int
+    packing: str
     size_bytes: int
-    def __init__(self, id: _Optional[str] = ..., ordinal: _Optional[int] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., code: _Optional[str] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., blake3: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., ordinal: _Optional[int] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., code: _Optional[str] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., blake3: _Optional[str] = ..., packing: _Optional[str] = ...) -> None: ...
 
 class BlobReference(_message.Message):
     __slots__ = ["blake3", "hash", "home_ordinal", "home_save_id", "home_step", "ordinal", "size_bytes"]
@@ -65,7 +67,7 @@ class BlobReference(_message.Message):
     def __init__(self, ordinal: _Optional[int] = ..., size_bytes: _Optional[int] = ..., hash: _Optional[str] = ..., blake3: _Optional[str] = ..., home_save_id: _Optional[str] = ..., home_step: _Optional[int] = ..., home_ordinal: _Optional[int] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ["attempt", "committed_unix_ms", "created_unix_ms", "damage", "degraded", "ended_unix_ms", "evicted", "failed_restores", "held", "job", "kind", "level", "mirror_pool", "note", "origin", "pool", "referenced_bytes", "restore_failure", "save_id", "size_bytes", "state", "step", "world_size"]
+    __slots__ = ["attempt", "committed_unix_ms", "created_unix_ms", "damage", "degraded", "ended_unix_ms", "evicted", "failed_restores", "held", "job", "kind", "level", "mirror_pool", "note", "origin", "pool", "referenced_bytes", "restore_failure", "save_id", "size_bytes", "spared_bytes", "state", "step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +88,7 @@ class Checkpoint(_message.Message):
     RESTORE_FAILURE_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SPARED_BYTES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -109,10 +112,11 @@ class Checkpoint(_message.Message):
     restore_failure: str
     save_id: str
     size_bytes: int
+    spared_bytes: int
     state: SaveState
     step: int
     world_size: int
-    def __init__(self, save_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., world_size: _Optional[int] = ..., pool: _Optional[str] = ..., kind: _Optional[_Union[ContentKind, str]] = ..., state: _Optional[_Union[SaveState, str]] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., size_bytes: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., committed_unix_ms: _Optional[int] = ..., held: bool = ..., damage: _Optional[str] = ..., note: _Optional[str] = ..., ended_unix_ms: _Optional[int] = ..., degraded: bool = ..., mirror_pool: _Optional[str] = ..., referenced_bytes: _Optional[int] = ..., failed_restores: _Optional[_Iterable[str]] = ..., restore_failure: _Optional[str] = ..., evicted: _Optional[str] = ..., origin: _Optional[str] = ...) -> None: ...
+    def __init__(self, save_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., world_size: _Optional[int] = ..., pool: _Optional[str] = ..., kind: _Optional[_Union[ContentKind, str]] = ..., state: _Optional[_Union[SaveState, str]] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., size_bytes: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., committed_unix_ms: _Optional[int] = ..., held: bool = ..., damage: _Optional[str] = ..., note: _Optional[str] = ..., ended_unix_ms: _Optional[int] = ..., degraded: bool = ..., mirror_pool: _Optional[str] = ..., referenced_bytes: _Optional[int] = ..., failed_restores: _Optional[_Iterable[str]] = ..., restore_failure: _Optional[str] = ..., spared_bytes: _Optional[int] = ..., evicted: _Optional[str] = ..., origin: _Optional[str] = ...) -> None: ...
 
 class Holder(_message.Message):
     __slots__ = ["disk_id", "dropping", "fragment_hash", "fragment_index", "node_id"]

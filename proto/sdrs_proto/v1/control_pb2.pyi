@@ -72,7 +72,7 @@ class BeginSaveRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., pool: _Optional[str] = ..., level: _Optional[_Union[_cluster_pb2.Level, str]] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., host: _Optional[str] = ..., avoid_node_ids: _Optional[_Iterable[str]] = ..., size_bytes: _Optional[int] = ..., may_refer: bool = ..., prefer_node_id: _Optional[str] = ...) -> None: ...
 
 class BeginSaveResponse(_message.Message):
-    __slots__ = ["attempt", "capability", "counted_bytes", "group", "offers", "primary", "save_id", "shard_content_hash", "shard_registered", "state"]
+    __slots__ = ["attempt", "capability", "counted_bytes", "group", "offers", "primary", "save_id", "shard_content_hash", "shard_registered", "state", "takes_packed"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CAPABILITY_FIELD_NUMBER: _ClassVar[int]
     COUNTED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,7 @@ class BeginSaveResponse(_message.Message):
     SHARD_CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
     SHARD_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    TAKES_PACKED_FIELD_NUMBER: _ClassVar[int]
     attempt: int
     capability: str
     counted_bytes: int
@@ -93,7 +94,8 @@ class BeginSaveResponse(_message.Message):
     shard_content_hash: str
     shard_registered: bool
     state: _checkpoint_pb2.SaveState
-    def __init__(self, save_id: _Optional[str] = ..., attempt: _Optional[int] = ..., capability: _Optional[str] = ..., group: _Optional[_Union[_cluster_pb2.Group, _Mapping]] = ..., primary: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ..., shard_registered: bool = ..., shard_content_hash: _Optional[str] = ..., state: _Optional[_Union[_checkpoint_pb2.SaveState, str]] = ..., offers: _Optional[_Iterable[_Union[_checkpoint_pb2.BlobReference, _Mapping]]] = ..., counted_bytes: _Optional[int] = ...) -> None: ...
+    takes_packed: bool
+    def __init__(self, save_id: _Optional[str] = ..., attempt: _Optional[int] = ..., capability: _Optional[str] = ..., group: _Optional[_Union[_cluster_pb2.Group, _Mapping]] = ..., primary: _Optional[_Union[_cluster_pb2.Node, _Mapping]] = ..., shard_registered: bool = ..., shard_content_hash: _Optional[str] = ..., state: _Optional[_Union[_checkpoint_pb2.SaveState, str]] = ..., offers: _Optional[_Iterable[_Union[_checkpoint_pb2.BlobReference, _Mapping]]] = ..., counted_bytes: _Optional[int] = ..., takes_packed: bool = ...) -> None: ...
 
 class BlobProblem(_message.Message):
     __slots__ = ["blob_id", "node_id", "problem", "rank", "undecided"]

@@ -14,15 +14,15 @@ _sym_db = _symbol_database.Default()
 from sdrs_proto.v1 import control_pb2 as sdrs__proto_dot_v1_dot_control__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsdrs_proto/v1/staging.proto\x12\x07sdrs.v1\x1a\x1bsdrs_proto/v1/control.proto\"\x95\x02\n\x0cStageRequest\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12*\n\x07reserve\x18\x02 \x01(\x0b\x32\x17.sdrs.v1.ReserveSegmentH\x00\x12$\n\x04seal\x18\x03 \x01(\x0b\x32\x14.sdrs.v1.SealSegmentH\x00\x12$\n\x04\x66ree\x18\x04 \x01(\x0b\x32\x14.sdrs.v1.FreeSegmentH\x00\x12\'\n\x06\x66ollow\x18\x05 \x01(\x0b\x32\x15.sdrs.v1.FollowStagedH\x00\x12\'\n\x06\x63\x61ncel\x18\x06 \x01(\x0b\x32\x15.sdrs.v1.CancelStagedH\x00\x12#\n\x04read\x18\x07 \x01(\x0b\x32\x13.sdrs.v1.ReadStagedH\x00\x42\x06\n\x04kind\"$\n\x0eReserveSegment\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\"2\n\x0bSealSegment\x12#\n\x05shard\x18\x01 \x01(\x0b\x32\x14.sdrs.v1.StagedShard\"!\n\x0b\x46reeSegment\x12\x12\n\nsegment_id\x18\x01 \x01(\t\"!\n\x0c\x46ollowStaged\x12\x11\n\tstaged_id\x18\x01 \x01(\t\"!\n\x0c\x43\x61ncelStaged\x12\x11\n\tstaged_id\x18\x01 \x01(\t\"<\n\nReadStaged\x12\x0f\n\x07save_id\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0f\n\x07ordinal\x18\x03 \x01(\r\"\xac\x01\n\x0bStagedShard\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\nsegment_id\x18\x02 \x01(\t\x12(\n\x05order\x18\x03 \x01(\x0b\x32\x19.sdrs.v1.BeginSaveRequest\x12\"\n\x05\x62lobs\x18\x04 \x03(\x0b\x32\x13.sdrs.v1.StagedBlob\x12\x13\n\x0bpatience_ms\x18\x05 \x01(\r\x12\x1a\n\x12registered_save_id\x18\x06 \x01(\t\"0\n\nStagedBlob\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"\xcf\x01\n\nStageEvent\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06status\x18\x02 \x01(\x0c\x12\x12\n\nsegment_id\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x11\n\tstaged_id\x18\x05 \x01(\t\x12\"\n\x05phase\x18\x06 \x01(\x0e\x32\x13.sdrs.v1.StagePhase\x12\x0f\n\x07save_id\x18\x07 \x01(\t\x12\x12\n\nsent_bytes\x18\x08 \x01(\x04\x12\x0e\n\x06offset\x18\t \x01(\x04\x12\r\n\x05table\x18\n \x01(\x0c*n\n\nStagePhase\x12\x1b\n\x17STAGE_PHASE_UNSPECIFIED\x10\x00\x12\x17\n\x13STAGE_PHASE_SENDING\x10\x01\x12\x12\n\x0eSTAGE_PHASE_IN\x10\x02\x12\x16\n\x12STAGE_PHASE_FAILED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsdrs_proto/v1/staging.proto\x12\x07sdrs.v1\x1a\x1bsdrs_proto/v1/control.proto\"\x95\x02\n\x0cStageRequest\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12*\n\x07reserve\x18\x02 \x01(\x0b\x32\x17.sdrs.v1.ReserveSegmentH\x00\x12$\n\x04seal\x18\x03 \x01(\x0b\x32\x14.sdrs.v1.SealSegmentH\x00\x12$\n\x04\x66ree\x18\x04 \x01(\x0b\x32\x14.sdrs.v1.FreeSegmentH\x00\x12\'\n\x06\x66ollow\x18\x05 \x01(\x0b\x32\x15.sdrs.v1.FollowStagedH\x00\x12\'\n\x06\x63\x61ncel\x18\x06 \x01(\x0b\x32\x15.sdrs.v1.CancelStagedH\x00\x12#\n\x04read\x18\x07 \x01(\x0b\x32\x13.sdrs.v1.ReadStagedH\x00\x42\x06\n\x04kind\"$\n\x0eReserveSegment\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\"2\n\x0bSealSegment\x12#\n\x05shard\x18\x01 \x01(\x0b\x32\x14.sdrs.v1.StagedShard\"!\n\x0b\x46reeSegment\x12\x12\n\nsegment_id\x18\x01 \x01(\t\"!\n\x0c\x46ollowStaged\x12\x11\n\tstaged_id\x18\x01 \x01(\t\"!\n\x0c\x43\x61ncelStaged\x12\x11\n\tstaged_id\x18\x01 \x01(\t\"<\n\nReadStaged\x12\x0f\n\x07save_id\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0f\n\x07ordinal\x18\x03 \x01(\r\"\xc1\x01\n\x0bStagedShard\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\nsegment_id\x18\x02 \x01(\t\x12(\n\x05order\x18\x03 \x01(\x0b\x32\x19.sdrs.v1.BeginSaveRequest\x12\"\n\x05\x62lobs\x18\x04 \x03(\x0b\x32\x13.sdrs.v1.StagedBlob\x12\x13\n\x0bpatience_ms\x18\x05 \x01(\r\x12\x1a\n\x12registered_save_id\x18\x06 \x01(\t\x12\x13\n\x0b\x63ompression\x18\x07 \x01(\t\"0\n\nStagedBlob\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"\xcf\x01\n\nStageEvent\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06status\x18\x02 \x01(\x0c\x12\x12\n\nsegment_id\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x11\n\tstaged_id\x18\x05 \x01(\t\x12\"\n\x05phase\x18\x06 \x01(\x0e\x32\x13.sdrs.v1.StagePhase\x12\x0f\n\x07save_id\x18\x07 \x01(\t\x12\x12\n\nsent_bytes\x18\x08 \x01(\x04\x12\x0e\n\x06offset\x18\t \x01(\x04\x12\r\n\x05table\x18\n \x01(\x0c*n\n\nStagePhase\x12\x1b\n\x17STAGE_PHASE_UNSPECIFIED\x10\x00\x12\x17\n\x13STAGE_PHASE_SENDING\x10\x01\x12\x12\n\x0eSTAGE_PHASE_IN\x10\x02\x12\x16\n\x12STAGE_PHASE_FAILED\x10\x03\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sdrs_proto.v1.staging_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _STAGEPHASE._serialized_start=1041
-  _STAGEPHASE._serialized_end=1151
+  _STAGEPHASE._serialized_start=1062
+  _STAGEPHASE._serialized_end=1172
   _STAGEREQUEST._serialized_start=70
   _STAGEREQUEST._serialized_end=347
   _RESERVESEGMENT._serialized_start=349
@@ -38,9 +38,9 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _READSTAGED._serialized_start=544
   _READSTAGED._serialized_end=604
   _STAGEDSHARD._serialized_start=607
-  _STAGEDSHARD._serialized_end=779
-  _STAGEDBLOB._serialized_start=781
-  _STAGEDBLOB._serialized_end=829
-  _STAGEEVENT._serialized_start=832
-  _STAGEEVENT._serialized_end=1039
+  _STAGEDSHARD._serialized_end=800
+  _STAGEDBLOB._serialized_start=802
+  _STAGEDBLOB._serialized_end=850
+  _STAGEEVENT._serialized_start=853
+  _STAGEEVENT._serialized_end=1060
 # @@protoc_insertion_point(module_scope)

@@ -102,20 +102,22 @@ class StagedBlob(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class StagedShard(_message.Message):
-    __slots__ = ["blobs", "id", "order", "patience_ms", "registered_save_id", "segment_id"]
+    __slots__ = ["blobs", "compression", "id", "order", "patience_ms", "registered_save_id", "segment_id"]
     BLOBS_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_MS_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
     blobs: _containers.RepeatedCompositeFieldContainer[StagedBlob]
+    compression: str
     id: str
     order: _control_pb2.BeginSaveRequest
     patience_ms: int
     registered_save_id: str
     segment_id: str
-    def __init__(self, id: _Optional[str] = ..., segment_id: _Optional[str] = ..., order: _Optional[_Union[_control_pb2.BeginSaveRequest, _Mapping]] = ..., blobs: _Optional[_Iterable[_Union[StagedBlob, _Mapping]]] = ..., patience_ms: _Optional[int] = ..., registered_save_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., segment_id: _Optional[str] = ..., order: _Optional[_Union[_control_pb2.BeginSaveRequest, _Mapping]] = ..., blobs: _Optional[_Iterable[_Union[StagedBlob, _Mapping]]] = ..., patience_ms: _Optional[int] = ..., registered_save_id: _Optional[str] = ..., compression: _Optional[str] = ...) -> None: ...
 
 class StagePhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

@@ -487,7 +487,7 @@ class WriteBlobResponse(_message.Message):
     def __init__(self, stored: _Optional[_Union[StoredBlob, _Mapping]] = ...) -> None: ...
 
 class WriteIntent(_message.Message):
-    __slots__ = ["attempt", "blob_count", "blob_id", "code", "epoch", "fragment_index", "group_id", "job", "kind", "ordinal", "pool", "rank", "relayed", "resent", "save_id", "save_pool", "size_bytes", "source_size_bytes", "step", "world_size"]
+    __slots__ = ["attempt", "blob_count", "blob_id", "code", "epoch", "fragment_index", "group_id", "job", "kind", "ordinal", "packing", "pool", "rank", "relayed", "resent", "save_id", "save_pool", "size_bytes", "source_size_bytes", "step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     BLOB_COUNT_FIELD_NUMBER: _ClassVar[int]
     BLOB_ID_FIELD_NUMBER: _ClassVar[int]
@@ -498,6 +498,7 @@ class WriteIntent(_message.Message):
     JOB_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    PACKING_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     RELAYED_FIELD_NUMBER: _ClassVar[int]
@@ -518,6 +519,7 @@ class WriteIntent(_message.Message):
     job: str
     kind: _checkpoint_pb2.ContentKind
     ordinal: int
+    packing: str
     pool: str
     rank: int
     relayed: bool
@@ -528,7 +530,7 @@ class WriteIntent(_message.Message):
     source_size_bytes: int
     step: int
     world_size: int
-    def __init__(self, save_id: _Optional[str] = ..., blob_id: _Optional[str] = ..., ordinal: _Optional[int] = ..., size_bytes: _Optional[int] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., group_id: _Optional[str] = ..., epoch: _Optional[int] = ..., world_size: _Optional[int] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., blob_count: _Optional[int] = ..., pool: _Optional[str] = ..., relayed: bool = ..., fragment_index: _Optional[int] = ..., code: _Optional[str] = ..., source_size_bytes: _Optional[int] = ..., resent: bool = ..., save_pool: _Optional[str] = ...) -> None: ...
+    def __init__(self, save_id: _Optional[str] = ..., blob_id: _Optional[str] = ..., ordinal: _Optional[int] = ..., size_bytes: _Optional[int] = ..., job: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., group_id: _Optional[str] = ..., epoch: _Optional[int] = ..., world_size: _Optional[int] = ..., kind: _Optional[_Union[_checkpoint_pb2.ContentKind, str]] = ..., blob_count: _Optional[int] = ..., pool: _Optional[str] = ..., relayed: bool = ..., fragment_index: _Optional[int] = ..., code: _Optional[str] = ..., source_size_bytes: _Optional[int] = ..., resent: bool = ..., save_pool: _Optional[str] = ..., packing: _Optional[str] = ...) -> None: ...
 
 class FragmentVerdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sdrs_core.checkpoints import Blob, ContentKind, Shard, content_hash
+from sdrs_core.checkpoints import Blob, ContentKind, Shard, content_of
 from sdrs_core.codes import MIRROR, parse_code
 from sdrs_core.ids import BlobId, NodeId, SaveId
 from sdrs_core.redundancy import Form, Standing, standing
@@ -59,13 +59,14 @@ def candidates_of(rows: Iterable[Row]) -> tuple[dict[int, list[Candidate]], list
         # One index of a code has the same bytes wherever it lies.
         hashes = {row.fragment_index: row.hash for row in parts}
         if any(
-            (row.content, row.code, row.hash) != (first.content, first.code, hashes[row.fragment_index])
+            (row.content, row.code, row.packing, row.hash)
+            != (first.content, first.code, first.packing, hashes[row.fragment_index])
             for row in parts
         ):
             nodes = ", ".join(row.node_id for row in parts)
             troubles.append(f"blob {blob_id} of rank {first.rank} is not the same on its nodes {nodes}")
         holders = tuple(row.holder for row in parts)
-        blob = Blob(blob_id, ordinal, *first.content, code=first.code, holders=holders)
+        blob = Blob(blob_id, ordinal, *first.content, code=first.code, holders=holders, packing=first.packing)
         created_unix_ms = max(row.created_unix_ms for row in parts)
         found[ordinal].append(Candidate(blob, created_unix_ms, is_mirror=bool(first.save_pool)))
     return dict(found), troubles
@@ -100,8 +101,8 @@ def assemble(save_id: SaveId, rank: int, rows: Sequence[Row], domains: Domains) 
         save_id,
         rank,
         ContentKind(rows[0].kind or ContentKind.STATE),
-        sum(blob.size_bytes for blob in blobs),
-        content_hash((blob.size_bytes, blob.hash) for blob in blobs),
+        sum(blob.raw_bytes for blob in blobs),
+        content_of(blobs),
         tuple(blobs),
         tuple(mirrors),
     )

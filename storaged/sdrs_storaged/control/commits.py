@@ -54,6 +54,7 @@ class Pending:
     expected_bytes: dict[int, int] = field(default_factory=dict)
     size_bytes: int = 0
     referenced_bytes: int = 0
+    spared_bytes: int = 0
     superseding: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -66,6 +67,7 @@ class Pending:
             self.ranks.add(shard.rank)
             self.size_bytes += shard.size_bytes
             self.referenced_bytes += shard.referenced_bytes
+            self.spared_bytes += shard.spared_bytes
             self.holders.update(holder.node_id for blob in shard.blobs for holder in blob.holders)
 
 
@@ -144,6 +146,7 @@ class Commits:
         return sum(
             pending.size_bytes
             - pending.referenced_bytes
+            - pending.spared_bytes
             + sum(size for rank, size in pending.expected_bytes.items() if (save_id, rank) != besides)
             for save_id, pending in self._pending.items()
             if pending.stored.value.pool == pool
@@ -223,6 +226,7 @@ class Commits:
             degraded=pending.degraded,
             size_bytes=pending.size_bytes,
             referenced_bytes=pending.referenced_bytes,
+            spared_bytes=pending.spared_bytes,
             committed_unix_ms=self._clock.unix_ms(),
             layout=layout.value.number,
         )

@@ -22,13 +22,14 @@ CREATE TABLE fragment (
     hash TEXT NOT NULL, created_unix_ms INTEGER NOT NULL, job TEXT NOT NULL, step INTEGER NOT NULL,
     attempt INTEGER NOT NULL, world_size INTEGER NOT NULL, blob_count INTEGER NOT NULL, kind TEXT NOT NULL,
     pool TEXT NOT NULL, code TEXT NOT NULL, source_size_bytes INTEGER NOT NULL, source_hash TEXT NOT NULL,
-    save_pool TEXT NOT NULL,
+    save_pool TEXT NOT NULL, packing TEXT NOT NULL,
     PRIMARY KEY (blob_id, fragment_index, node_id)
 ) WITHOUT ROWID
 """
 _COLUMNS = (
     "blob_id, fragment_index, node_id, disk_id, save_id, rank, ordinal, size_bytes, hash, created_unix_ms, job, step, "
-    "attempt, world_size, blob_count, kind, pool, code, source_size_bytes, source_hash, save_pool"
+    "attempt, world_size, blob_count, kind, pool, code, source_size_bytes, source_hash, save_pool, "
+    "packing"
 )
 
 
@@ -54,6 +55,7 @@ class Row(NamedTuple):
     source_size_bytes: int
     source_hash: str
     save_pool: str
+    packing: str
 
     @property
     def holder(self) -> Holder:
@@ -105,6 +107,7 @@ class Evidence:
                 f.source_size_bytes or f.size_bytes,
                 f.source_hash or f.hash,
                 f.save_pool,
+                f.packing,
             )
             for f in fragments
         ]

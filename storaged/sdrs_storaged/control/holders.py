@@ -105,7 +105,7 @@ class HolderRecords:
 
         def edit(shard: Shard) -> Shard | None:
             blob = find_blob(shard, old_id)
-            if blob is None or not _is_same(blob, new):
+            if blob is None or not _is_same(blob.as_saved, new.as_saved):
                 return None
             # Nobody may be on record for it, and it is wanted all the same.
             edited = with_blob(shard, new, old_id)

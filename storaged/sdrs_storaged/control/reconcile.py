@@ -45,6 +45,7 @@ class _Found:
     ranks: int = 0
     size_bytes: int = 0
     referenced_bytes: int = 0
+    spared_bytes: int = 0
     copies: int = MAX_MIRRORS
     worth: Level = Level.L3
     is_degraded: bool = False
@@ -54,6 +55,7 @@ class _Found:
         self.ranks += 1
         self.size_bytes += shard.size_bytes
         self.referenced_bytes += shard.referenced_bytes
+        self.spared_bytes += shard.spared_bytes
         self.copies = min([self.copies, *(_copies(blob) for blob in shard.blobs)])
         if self.pool:
             level, is_degraded = worth(self.pool, shard.blobs, self.domains)
@@ -232,6 +234,7 @@ class Reconciler:
             degraded=found.is_degraded,
             size_bytes=found.size_bytes,
             referenced_bytes=found.referenced_bytes,
+            spared_bytes=found.spared_bytes,
             committed_unix_ms=completed_unix_ms,
         )
 

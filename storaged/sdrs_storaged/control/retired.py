@@ -114,6 +114,7 @@ class Retired:
             save,
             size_bytes=save.stored_bytes - freed_bytes,
             referenced_bytes=0,
+            spared_bytes=0,
             homes=(),
             trimmed=save.trimmed or "begun",
         )

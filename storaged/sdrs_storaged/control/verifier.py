@@ -73,10 +73,10 @@ class Verifier:
                     async with aclosing(self.check(shard, forms, report)) as reading:
                         async for part in reading:
                             read_bytes = min(read_bytes + part.checked_bytes, total_bytes)
-                            done_bytes = checked_bytes + read_bytes * forms[0].size_bytes // max(1, total_bytes)
+                            done_bytes = checked_bytes + read_bytes * forms[0].raw_bytes // max(1, total_bytes)
                             yield Progress(done_bytes, save.size_bytes, checked_blobs, tuple(problems), None)
                     problems += report.problems
-                    checked_bytes += forms[0].size_bytes
+                    checked_bytes += forms[0].raw_bytes
                     checked_blobs += 1
         damage = damage_text(problems)
         if damage or not any(problem.undecided for problem in problems):

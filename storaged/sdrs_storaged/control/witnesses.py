@@ -48,6 +48,8 @@ class WitnessedFragment:
     source_hash: str = ""
     # Of a mirror in another pool, which ``pool`` names: the checkpoint's own pool.
     save_pool: str = ""
+    # How the blob is packed; empty: it is stored as it was saved.
+    packing: str = ""
 
 
 class Witnesses(Protocol):

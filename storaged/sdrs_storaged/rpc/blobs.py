@@ -7,6 +7,7 @@ from sdrs_core.checksums import DIGEST_BYTES, blob_hash, block_count
 from sdrs_core.codes import MIRROR, parse_code
 from sdrs_core.errors import CorruptDataError, InvalidArgumentError, StaleEpochError
 from sdrs_core.ids import BlobId, GroupId, JobName, SaveId, check_name, check_random_id, check_step
+from sdrs_core.packing import parse_packing
 from sdrs_proto import convert
 from sdrs_proto.limits import MAX_BLOB_BYTES
 from sdrs_proto.v1 import storage_pb2 as pb
@@ -112,8 +113,10 @@ def write_intent_from(message: pb.WriteIntent) -> WriteIntent:
         code=message.code or MIRROR,
         source_size_bytes=message.source_size_bytes,
         save_pool=message.save_pool,
+        packing=message.packing,
     )
     parse_code(origin.code)
+    parse_packing(origin.packing)
     return WriteIntent(
         origin, message.size_bytes, GroupId(message.group_id), message.epoch, message.relayed, message.resent
     )
@@ -142,6 +145,7 @@ def write_intent_to(
         code=origin.code,
         source_size_bytes=origin.source_size_bytes,
         save_pool=origin.save_pool,
+        packing=origin.packing,
     )
 
 

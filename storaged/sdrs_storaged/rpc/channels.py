@@ -16,12 +16,17 @@ from sdrs_proto.status import from_rpc_error
 class Channels:
     def __init__(self) -> None:
         self._channels: dict[str, grpc.aio.Channel] = {}
+        # Kept as well: to make one costs more than a call.
+        self._stubs: dict[tuple[str, str], Stub] = {}
 
     def stub(self, address: str, service: ServiceDescriptor) -> Stub:
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        return Stub(channel, service)
+        stub = self._stubs.get((address, service.full_name))
+        if stub is None:
+            channel = self._channels.get(address)
+            if channel is None:
+                channel = self._channels[address] = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            stub = self._stubs[address, service.full_name] = Stub(channel, service)
+        return stub
 
     async def close(self) -> None:
         for channel in self._channels.values():

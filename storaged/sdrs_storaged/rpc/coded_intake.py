@@ -74,10 +74,10 @@ class CodedIntake(Intake):
             self._check_open()
             return self._striping.next_block()
 
-    def commit_block(self, size_bytes: int, digest: bytes) -> None:
+    def commit_block(self, size_bytes: int, digest: bytes | None) -> bytes:
         with self._lock:
             self._check_open()
-            self._striping.commit_block(size_bytes, digest)
+            return self._striping.commit_block(size_bytes, digest)
 
     def append(self, block: Buffer, digest: bytes) -> None:
         with self._lock:

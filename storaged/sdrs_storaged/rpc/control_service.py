@@ -121,6 +121,7 @@ class ControlService(
             shard_content_hash=begun.registered.content_hash if begun.registered else "",
             offers=[convert.reference_to(offer) for offer in begun.offers],
             counted_bytes=begun.counted_bytes,
+            takes_packed=True,
         )
         if begun.group:
             response.group.CopyFrom(convert.group_to(begun.group))

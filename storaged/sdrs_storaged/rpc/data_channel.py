@@ -160,10 +160,11 @@ class DataChannelServer:
             self._stage(connection)
 
     def _transfer(self, connection: socket.socket, intent: Intent, flags: int) -> None:
-        connection.settimeout(STALL_SECONDS)
         if isinstance(intent, WriteIntent):
+            channel.wait_in_kernel(connection, STALL_SECONDS)
             self._receive(connection, intent)
         else:
+            connection.settimeout(STALL_SECONDS)
             self._send(connection, intent, pass_fd=bool(flags & channel.PASS_FD))
 
     @contextmanager
@@ -189,8 +190,7 @@ class DataChannelServer:
                     break
                 if not 0 < length <= BLOCK_BYTES:
                     raise ProtocolError(f"a block of {length} bytes was announced: 1 to {BLOCK_BYTES} are allowed")
-                digest = channel.receive_bytes(connection, DIGEST_BYTES, STALL_SECONDS)
-                channel.receive_exactly(connection, intake.next_block()[:length], STALL_SECONDS)
+                digest = channel.receive_block(connection, intake.next_block()[:length], STALL_SECONDS)
                 intake.commit_block(length, digest)
                 intake.check_wanted()
             stored = intake.finish(_read_summary(connection, intent))

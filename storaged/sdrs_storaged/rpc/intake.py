@@ -31,8 +31,11 @@ class Intake(ABC):
         """Page-aligned room for one block, to be received into; valid until the next call."""
 
     @abstractmethod
-    def commit_block(self, size_bytes: int, digest: bytes) -> None:
-        """Take the first bytes of the block that ``next_block`` gave, if they match the sender's digest."""
+    def commit_block(self, size_bytes: int, digest: bytes | None) -> bytes:
+        """Take the first bytes of the block that ``next_block`` gave, if they match the sender's digest; that digest.
+
+        Without one, the caller is the source itself: the digest of what is taken is the first there is of these bytes.
+        """
 
     @abstractmethod
     def append(self, block: Buffer, digest: bytes) -> None:
@@ -76,10 +79,11 @@ class MirroredIntake(Intake):
     def next_block(self) -> memoryview:
         return self._writer.next_block()
 
-    def commit_block(self, size_bytes: int, digest: bytes) -> None:
+    def commit_block(self, size_bytes: int, digest: bytes | None) -> bytes:
         block = self._writer.next_block()[:size_bytes]
-        self._writer.commit_block(size_bytes, digest)
-        self._relays.put(digest, block)
+        checksum = self._writer.commit_block(size_bytes, digest)
+        self._relays.put(checksum, block)
+        return checksum
 
     def append(self, block: Buffer, digest: bytes) -> None:
         self._writer.append(block, digest)

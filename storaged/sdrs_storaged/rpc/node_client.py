@@ -93,6 +93,7 @@ class NodeClient:
                 save_pool=save.pool if pull.pool != save.pool else "",
                 fragment_index=pull.fragment_index,
                 code=blob.code,
+                packing=blob.packing,
             ),
             hash=blob.hash,
             source_blob_id=pull.source.id,

@@ -38,7 +38,7 @@ class CopyChannel:
     """One blob on its way to one member. Used by one thread; ``shut`` may come from another, and wakes it."""
 
     def __init__(self, connection: socket.socket, peer: str, slow_seconds: float) -> None:
-        connection.settimeout(slow_seconds)
+        channel.wait_in_kernel(connection, slow_seconds)
         self._connection = connection
         self._peer = peer
         self._slow_seconds = slow_seconds
@@ -50,15 +50,9 @@ class CopyChannel:
     def send_block(self, digest: bytes, block: Buffer) -> None:
         if self._answered.poll(0):
             raise self._early_answer()
-        header = channel.BLOCK.pack(len(block), digest)
         try:
-            count = self._connection.sendmsg([header, block])
-            if count < len(header):
-                self._connection.sendall(header[count:])
-                count = len(header)
-            if count < len(header) + len(block):
-                self._connection.sendall(memoryview(block)[count - len(header) :])
-        except TimeoutError:
+            channel.send_block(self._connection, digest, block)
+        except BlockingIOError:
             raise self._slow("took no bytes") from None
         except OSError as error:
             raise self._early_answer() from error
@@ -69,10 +63,10 @@ class CopyChannel:
             self._connection.sendall(channel.end_of_blocks(summary))
             return channel.receive_answer(self._connection, pb.StoredBlob)
         except UnavailableError as error:
-            if isinstance(error.__cause__, TimeoutError):
+            if isinstance(error.__cause__, BlockingIOError):
                 raise self._slow("did not answer") from None
             raise UnavailableError(f"{self._peer}: {error.message}") from error
-        except TimeoutError:
+        except BlockingIOError:
             raise self._slow("took no bytes") from None
         except OSError as error:
             if isinstance(error, SdrsError):

@@ -71,8 +71,8 @@ class Relay:
 
     @property
     def is_lost(self) -> bool:
-        with self._change:
-            return self._over and not self._durable
+        """Asked for each block, so without the lock: what is durable is noted as that before it is noted as over."""
+        return self._over and not self._durable
 
     def put(self, digest: bytes, block: Buffer) -> None:
         """Hand a block over; its memory must stay as it is until ``BLOCKS_AHEAD`` more were put."""

@@ -75,7 +75,7 @@ class Sealing:
         # I3: whoever was deposed meanwhile vouches for nobody. The controller compares the epoch once more.
         self._groups.check(group.id, group.epoch, as_primary=True)
         # What it refers to is not this group's to vouch for: the controller looks at the record of its home (P5).
-        size_bytes = sum(blob.size_bytes for blob in blobs) + shard.referenced_bytes
+        size_bytes = sum(blob.raw_bytes for blob in blobs) + shard.referenced_bytes
         sealed = replace(shard, size_bytes=size_bytes, blobs=blobs)
         reach("seal.confirmed")
         receipt = membership_pb2.Receipt(

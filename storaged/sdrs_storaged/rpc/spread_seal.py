@@ -89,7 +89,7 @@ class SpreadSeal:
         try:
             node = self._groups.node(member)
             sources = [Source(self._groups.node(h.node_id), h.fragment_index, h.fragment_hash) for h in holders]
-            header = replace(origin, ordinal=blob.ordinal)
+            header = replace(origin, ordinal=blob.ordinal, packing=blob.packing)
             await self._pushes.run(self._fill, group, node, header, facts, sources, index)
             return member
         except (StaleEpochError, SaveFailedError, SourcesUnavailableError):

@@ -86,22 +86,26 @@ class Striping:
             raise InvalidArgumentError(f"blob {self._blob_id}: a block follows a short one, which is the last")
         return self._stripe()[len(self._lengths)]
 
-    def commit_block(self, size_bytes: int, digest: bytes) -> None:
-        """Take the first bytes of the block that ``next_block`` gave, if they match the sender's digest."""
+    def commit_block(self, size_bytes: int, digest: bytes | None) -> bytes:
+        """Take the first bytes of the block that ``next_block`` gave, if they match the sender's digest, where there is
+        one; the digest of them.
+        """
         if not 0 < size_bytes <= BLOCK_BYTES:
             raise InvalidArgumentError(f"blob {self._blob_id}: no block of {size_bytes} bytes can be committed")
         block = self.next_block()[:size_bytes]
         if self._size_bytes + size_bytes > self._announced_bytes:
             raise self._damaged(f"should have {self._announced_bytes} bytes, more came")
-        if checksums.digest(block) != digest:
+        found = checksums.digest(block)
+        if digest is not None and found != digest:
             raise self._damaged(f"has a block ({len(self._table) // len(digest)}) that does not match its checksum")
         index = len(self._lengths)
-        self._table += digest
+        self._table += found
         self._size_bytes += size_bytes
         self._lengths.append(size_bytes)
-        self._put(index, digest, block)
+        self._put(index, found, block)
         if len(self._lengths) == self._code.data:
             self._end_stripe()
+        return found
 
     def append(self, block: Buffer, digest: bytes) -> None:
         """The same for bytes that are already in memory."""

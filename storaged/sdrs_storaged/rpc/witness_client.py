@@ -8,6 +8,7 @@ from sdrs_core.cluster import Node
 from sdrs_core.codes import MIRROR, parse_code
 from sdrs_core.errors import CorruptDataError
 from sdrs_core.ids import BlobId, ClusterId, DiskId, SaveId, check_name, check_random_id, check_step
+from sdrs_core.packing import parse_packing
 from sdrs_core.snapshots import SnapshotId
 from sdrs_proto import convert
 from sdrs_proto.limits import MAX_PAGE_SIZE
@@ -67,6 +68,7 @@ def _fragment_from(info: pb.FragmentInfo, address: str) -> WitnessedFragment:
     # A node of an earlier version tells neither of these, and has whole copies only.
     code = info.code or origin.code or MIRROR
     parse_code(code)
+    parse_packing(origin.packing)
     return WitnessedFragment(
         blob_id=BlobId(check_random_id(info.blob_id, "blob id")),
         fragment_index=info.fragment_index,
@@ -88,4 +90,5 @@ def _fragment_from(info: pb.FragmentInfo, address: str) -> WitnessedFragment:
         source_size_bytes=info.source_size_bytes or info.size_bytes,
         source_hash=info.source_hash or info.hash,
         save_pool=origin.save_pool,
+        packing=origin.packing,
     )

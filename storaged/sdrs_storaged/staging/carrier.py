@@ -32,8 +32,10 @@ from sdrs_core.errors import (
     is_answered,
 )
 from sdrs_core.ids import NodeId, SaveId, random_id
+from sdrs_core.packing import ZSTD
 from sdrs_core.trouble import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Trouble
 from sdrs_core.unchanged import Unchanged
+from sdrs_core.zstd import Kept, PackedBlob, Skipped
 from sdrs_proto.convert import reference_from, save_state_from
 from sdrs_proto.limits import MAX_WAIT_MS
 from sdrs_proto.v1.control_pb2 import (
@@ -47,8 +49,8 @@ from sdrs_proto.v1.control_pb2 import (
 from sdrs_storaged.logs import get_log
 from sdrs_storaged.rpc.controller_client import ControllerClient
 from sdrs_storaged.rpc.workers import Workers
-from sdrs_storaged.staging.sending import Sending, hash_blob
-from sdrs_storaged.staging.shard_try import ExpiredError, ShardTry
+from sdrs_storaged.staging.sending import Sending, hash_blob, pack_blob
+from sdrs_storaged.staging.shard_try import ExpiredError, Pack, ShardTry
 from sdrs_storaged.staging.work import DaemonStopsError, Work
 
 log = get_log("staging")
@@ -76,6 +78,7 @@ class Carrier:
         self._workers = workers
         self._clock = clock
         self._ttl_seconds: float | None = None
+        self._kept = Kept()
 
     async def carry(self, work: Work) -> tuple[SaveId, SaveState]:
         """Bring the shard in; its save, and what became of that. Raises once nothing more can be tried."""
@@ -142,14 +145,21 @@ class Carrier:
         tried: set[str],
         references: Mapping[int, Reference],
         unchanged: Unchanged,
+        pack: Pack,
     ) -> ShardTry:
         async def identify(ordinal: int, whole: str) -> str:
             return await self._workers.run_through(unchanged.identify, ordinal, whole)
 
-        return ShardTry(self._client, self._sending, work, begun, ids, tried, references, identify)
+        return ShardTry(self._client, self._sending, work, begun, ids, tried, references, identify, pack)
 
     async def refer(self, unchanged: Unchanged, begun: BeginSaveResponse) -> dict[int, Reference]:
         return await self._workers.run_through(unchanged.refer, [reference_from(offer) for offer in begun.offers])
+
+    async def pack(self, work: Work, ordinal: int) -> PackedBlob | Skipped:
+        segment = work.segment
+        assert segment is not None, "a shard that is to be carried has its bytes"
+        blob = work.shard.blobs[ordinal]
+        return await self._workers.run_through(pack_blob, segment, blob, self._kept, work.check_wanted)
 
     @property
     def node_id(self) -> NodeId:
@@ -181,6 +191,8 @@ class _Carrying:
         self._unchanged = Unchanged([blob.size_bytes for blob in blobs], lambda ordinal: segment.blocks(blobs[ordinal]))
         self._may_refer = self._unchanged.is_able
         self._references: dict[int, Reference] = {}
+        # By ordinal, what is stored compressed; None: as it is. Over all tries, since they store under the same names.
+        self._packed: dict[int, PackedBlob | None] = {}
         # What will be sent, once that is known to be less than all.
         self._stored_bytes: int | None = None
 
@@ -249,7 +261,9 @@ class _Carrying:
     async def _send_and_seal(self, begun: BeginSaveResponse) -> SaveState:
         target = (begun.save_id, begun.group.id)
         ids = self._blob_ids(target)
-        sending = self._carrier.sending_try(self._work, begun, ids, self._tried, self._references, self._unchanged)
+        sending = self._carrier.sending_try(
+            self._work, begun, ids, self._tried, self._references, self._unchanged, self._pack
+        )
         async with self._carrier.renewed(self._work, begun.save_id):
             try:
                 return await sending.run(self._durable.add)
@@ -259,6 +273,17 @@ class _Carrying:
                 # Under new names: a pool that was changed meanwhile stores in another way than what has the old ones.
                 self._namings[target] = self._namings.get(target, 0) + 1
                 raise
+
+    async def _pack(self, ordinal: int) -> PackedBlob | None:
+        """What a blob is stored as, if that is asked for, and pays."""
+        if self._work.shard.compression != ZSTD or self._begun is None or not self._begun.takes_packed:
+            return None
+        if ordinal not in self._packed:
+            packed = await self._carrier.pack(self._work, ordinal)
+            if isinstance(packed, Skipped):
+                log.debug("blob_not_compressed", save=self._work.title, ordinal=ordinal, why=packed.why)
+            self._packed[ordinal] = packed if isinstance(packed, PackedBlob) else None
+        return self._packed[ordinal]
 
     def _blob_ids(self, target: tuple[str, str]) -> list[str]:
         """The same after a restart of this daemon, so that what is durable by then is found (P11); random, because the

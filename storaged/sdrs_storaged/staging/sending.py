@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from sdrs_core.checkpoints import SaveState
 from sdrs_core.checksums import BLOCK_BYTES, blob_hash, block_spans, digest
 from sdrs_core.cluster import Node
 from sdrs_core.errors import CorruptDataError, PermissionDeniedError, StaleEpochError, UnavailableError
 from sdrs_core.ids import NodeId, random_id
+from sdrs_core.packing import sampled_chunks
+from sdrs_core.zstd import Kept, PackedBlob, Skipped, pack
 from sdrs_proto.convert import save_state_from
 from sdrs_proto.dial import DataPortUnreachableError, open_channel
 from sdrs_proto.framing import Frame
@@ -44,6 +46,48 @@ class Sent:
 
     hash: str
     table: bytes | None = None
+
+
+class BlockSource(Protocol):
+    """What a blob is stored as. Its blocks are asked for in order; a new reader begins at the first."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def read_into(self, block: memoryview, start: int) -> None: ...
+
+
+class StagedSource:
+    """A blob of a segment, as it is."""
+
+    def __init__(self, segment: Segment, blob: StagedBlob) -> None:
+        self.size_bytes = blob.size_bytes
+        self._segment = segment
+        self._offset = blob.offset
+
+    def read_into(self, block: memoryview, start: int) -> None:
+        self._segment.read_into(block, self._offset + start)
+
+
+class PackedSource:
+    """What became of it when it was packed."""
+
+    def __init__(self, packed: PackedBlob) -> None:
+        self.size_bytes = packed.size_bytes
+        self._packed = packed
+        self._segments: Iterator[memoryview] = iter(())
+        self._rest = memoryview(b"")
+
+    def read_into(self, block: memoryview, start: int) -> None:
+        if start == 0:
+            self._segments, self._rest = self._packed.segments(), memoryview(b"")
+        filled = 0
+        while filled < len(block):
+            self._rest = self._rest or next(self._segments)
+            piece = self._rest[: len(block) - filled]
+            block[filled : filled + len(piece)] = piece
+            self._rest = self._rest[len(piece) :]
+            filled += len(piece)
 
 
 class BreakOff:
@@ -95,8 +139,7 @@ class Sending:
         self,
         primary: Node,
         intent: pb.WriteIntent,
-        segment: Segment,
-        blob: StagedBlob,
+        blob: BlockSource,
         passed: Passed,
         break_off: BreakOff,
     ) -> Sent:
@@ -106,7 +149,7 @@ class Sending:
 
             def fill(intake: Intake) -> pb.BlobSummary:
                 nonlocal table
-                table = _fill(intake, segment, blob, passed)
+                table = _fill(intake, blob, passed)
                 return pb.BlobSummary(size_bytes=blob.size_bytes, hash=blob_hash(blob.size_bytes, table))
 
             stored = await self._writing.take_in(intent, fill)
@@ -119,14 +162,12 @@ class Sending:
             passed(blob.size_bytes)
             return Sent(opened.stored.hash)
         try:
-            return await self._workers.run_through(self._copy, primary, opened.ticket, segment, blob, passed, break_off)
+            return await self._workers.run_through(self._copy, primary, opened.ticket, blob, passed, break_off)
         except DataPortUnreachableError as error:
             log.warning("data_port_unreachable", node=primary.id, why=error.message)
-        return await self._stream(primary, intent, segment, blob, passed)
+        return await self._stream(primary, intent, blob, passed)
 
-    def _copy(
-        self, node: Node, ticket: str, segment: Segment, blob: StagedBlob, passed: Passed, break_off: BreakOff
-    ) -> Sent:
+    def _copy(self, node: Node, ticket: str, blob: BlockSource, passed: Passed, break_off: BreakOff) -> Sent:
         with (
             mmap.mmap(-1, BLOCK_BYTES) as memory,
             memoryview(memory) as buffer,
@@ -136,7 +177,7 @@ class Sending:
             table = bytearray()
             for start, end in block_spans(0, blob.size_bytes):
                 with buffer[: end - start] as block:
-                    segment.read_into(block, blob.offset + start)
+                    blob.read_into(block, start)
                     checksum = digest(block)
                     copy.send_block(checksum, block)
                 table += checksum
@@ -149,9 +190,7 @@ class Sending:
                 raise UnavailableError(f"{_title(node)}: {error.message}") from error
         return Sent(_check(stored, whole, node), bytes(table))
 
-    async def _stream(
-        self, node: Node, intent: pb.WriteIntent, segment: Segment, blob: StagedBlob, passed: Passed
-    ) -> Sent:
+    async def _stream(self, node: Node, intent: pb.WriteIntent, blob: BlockSource, passed: Passed) -> Sent:
         """Over gRPC alone, where just that port can be reached."""
         table = bytearray()
 
@@ -159,7 +198,7 @@ class Sending:
             yield Frame(open=intent.SerializeToString())
             for start, end in block_spans(0, blob.size_bytes):
                 block = bytearray(end - start)
-                await self._workers.run_through(segment.read_into, memoryview(block), blob.offset + start)
+                await self._workers.run_through(blob.read_into, memoryview(block), start)
                 checksum = digest(block)
                 table.extend(checksum)
                 yield Frame(digest=checksum, data=memoryview(block))
@@ -182,18 +221,27 @@ class Sending:
         return self._channels.stub(node.endpoints.grpc, STORAGE)
 
 
-def _fill(intake: Intake, segment: Segment, blob: StagedBlob, passed: Passed) -> bytes:
+def _fill(intake: Intake, blob: BlockSource, passed: Passed) -> bytes:
     table = bytearray()
     for start, end in block_spans(0, blob.size_bytes):
         # Copied first, then hashed: the block is ours, the segment is still mapped by the process that filled it.
-        block = intake.next_block()[: end - start]
-        segment.read_into(block, blob.offset + start)
-        checksum = digest(block)
-        intake.commit_block(end - start, checksum)
+        blob.read_into(intake.next_block()[: end - start], start)
+        table += intake.commit_block(end - start, None)
         intake.check_wanted()
-        table += checksum
         passed(end - start)
     return bytes(table)
+
+
+def pack_blob(segment: Segment, blob: StagedBlob, kept: Kept, check: Callable[[], None]) -> PackedBlob | Skipped:
+    def samples() -> Iterator[memoryview]:
+        buffer = memoryview(bytearray(min(BLOCK_BYTES, blob.size_bytes)))
+        for number in sampled_chunks(blob.size_bytes):
+            start = number * BLOCK_BYTES
+            block = buffer[: blob.size_bytes - start]
+            segment.read_into(block, blob.offset + start)
+            yield block
+
+    return pack(blob.size_bytes, lambda: segment.blocks(blob), samples(), kept, check)
 
 
 def hash_blob(segment: Segment, blob: StagedBlob) -> str:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from sdrs_core.backoff import backoff
-from sdrs_core.checkpoints import Blob, Reference, SaveState, Shard, content_hash
+from sdrs_core.checkpoints import Blob, Reference, SaveState, Shard, content_of
 from sdrs_core.cluster import Node, describe_move
 from sdrs_core.errors import AlreadyExistsError, SaveFailedError, SdrsError, StaleEpochError, UnsupportedError
 from sdrs_core.ids import BlobId, SaveId, random_id
+from sdrs_core.zstd import PackedBlob, in_proportion
 from sdrs_proto.convert import group_from, kind_from, node_from, shard_to
 from sdrs_proto.v1.control_pb2 import BeginSaveResponse, MapVersion, WatchMapRequest
 from sdrs_proto.v1.storage_pb2 import SealShardRequest, WriteIntent
 from sdrs_storaged.rpc.controller_client import ControllerClient
-from sdrs_storaged.staging.sending import BreakOff, Sending
+from sdrs_storaged.staging.sending import BlockSource, BreakOff, PackedSource, Sending, StagedSource
 from sdrs_storaged.staging.work import Work
 
 # Blobs that are sent at once: while one waits for its fsync, another keeps disk and wire busy.
@@ -24,6 +26,7 @@ _WATCH_WAIT_MS = 5_000
 
 T = TypeVar("T")
 Identify = Callable[[int, str], Awaitable[str]]
+Pack = Callable[[int], Awaitable[PackedBlob | None]]
 
 
 class ExpiredError(SaveFailedError):
@@ -41,8 +44,11 @@ class ShardTry:
         tried: set[str],
         references: Mapping[int, Reference],
         identify: Identify,
+        pack: Pack,
     ) -> None:
-        """``references``: what need not be sent. ``identify``: what a blob that is sent is recognised by later."""
+        """``references``: what need not be sent. ``identify``: what a blob that is sent is recognised by later.
+        ``pack``: what it is stored as, if not as it is.
+        """
         self._client = client
         self._sending = sending
         self._work = work
@@ -51,6 +57,7 @@ class ShardTry:
         self._tried = tried
         self._references = references
         self._identify = identify
+        self._pack = pack
         self._primary: Node = node_from(begun.primary)
         self._break_off = BreakOff()
         self._failure: BaseException | None = None
@@ -83,25 +90,30 @@ class ShardTry:
             for ordinal in ordinals:  # shared: each stream takes the next
                 if self._failure is not None:
                     return
-                blob, blob_id = self._work.shard.blobs[ordinal], self._blob_ids[ordinal]
+                staged, blob_id = self._work.shard.blobs[ordinal], self._blob_ids[ordinal]
+                source: BlockSource = StagedSource(segment, staged)
+                packing = ""
+                passed: Callable[[int], None] = self._passed
                 try:
-                    sent = await self._sending.send(
-                        self._primary,
-                        self._intent(ordinal, blob.size_bytes),
-                        segment,
-                        blob,
-                        self._passed,
-                        self._break_off,
-                    )
+                    packed = await self._pack(ordinal)
+                    if packed is not None:
+                        source, packing = PackedSource(packed), str(packed.packing)
+                        passed = in_proportion(passed, packed.size_bytes, staged.size_bytes)
+                    intent = self._intent(ordinal, source.size_bytes, packing)
+                    sent = await self._sending.send(self._primary, intent, source, passed, self._break_off)
                 except BaseException as error:
                     self._failure = self._failure or error
                     self._break_off.cut("another blob of the shard failed")
                     raise
-                if sent.table is not None:
-                    self._work.tables[ordinal] = sent.table
-                blake3 = await self._identify(ordinal, sent.hash)
-                blobs[ordinal] = Blob(BlobId(blob_id), ordinal, blob.size_bytes, sent.hash, blake3=blake3)
+                # Who reads the segment gets what was saved.
+                table = packed.raw_table if packed is not None else sent.table
+                if table is not None:
+                    self._work.tables[ordinal] = table
+                stored = Blob(BlobId(blob_id), ordinal, source.size_bytes, sent.hash, packing=packing)
+                blobs[ordinal] = replace(stored, blake3=await self._identify(ordinal, stored.raw_hash))
                 durable(blob_id)
+                if packed is not None:
+                    packed.release()
 
         streams = [asyncio.ensure_future(stream()) for _ in self._blob_ids[:STREAMS]]
         try:
@@ -162,13 +174,12 @@ class ShardTry:
 
     def _seal_request(self, blobs: tuple[Blob, ...]) -> SealShardRequest:
         begun, order = self._begun, self._work.shard.order
-        parts: list[Blob | Reference] = sorted((*blobs, *self._references.values()), key=lambda part: part.ordinal)
         shard = Shard(
             save_id=SaveId(begun.save_id),
             rank=order.rank,
             kind=kind_from(order.kind),
             size_bytes=self._work.total_bytes,
-            content_hash=content_hash((part.size_bytes, part.hash) for part in parts),
+            content_hash=content_of((*blobs, *self._references.values())),
             blobs=blobs,
             references=tuple(self._references.values()),
         )
@@ -184,7 +195,7 @@ class ShardTry:
             world_size=order.world_size,
         )
 
-    def _intent(self, ordinal: int, size_bytes: int) -> WriteIntent:
+    def _intent(self, ordinal: int, size_bytes: int, packing: str) -> WriteIntent:
         begun, order, blob_id = self._begun, self._work.shard.order, self._blob_ids[ordinal]
         is_resent = self._work.is_recovered or blob_id in self._tried
         self._tried.add(blob_id)
@@ -204,4 +215,5 @@ class ShardTry:
             blob_count=len(self._blob_ids),
             pool=order.pool,
             resent=is_resent,
+            packing=packing,
         )

@@ -13,7 +13,7 @@ from sdrs_storaged.staging.segment import Segment
 
 # Acknowledgements of a save, on its way: not more often than this, and not many in all (I10).
 _NEWS_BYTES = 2 << 20
-_NEWS_COUNT = 256
+_NEWS_COUNT = 64
 # A process that is gone cannot save again: what it left is tried for longer.
 ORPHAN_SECONDS = 600.0
 

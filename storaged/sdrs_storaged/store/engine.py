@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from sdrs_core.checkpoints import Verdict
 from sdrs_core.cluster import Disk as DiskView
@@ -56,7 +56,7 @@ class FragmentStore:
             raise RefusedError("all disks of this node are being drained, it takes nothing new: use another node")
         for disk in sorted(open_disks, key=Disk.room_bytes, reverse=True):
             meta = FragmentMeta(
-                **asdict(origin),
+                **origin.values(),
                 cluster_id=disk.identity.cluster_id,
                 node_id=disk.identity.node_id,
                 disk_id=disk.disk_id,

@@ -20,8 +20,8 @@ import errno
 import json
 import os
 import struct
-from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 from sdrs_core import checksums
 from sdrs_core.checksums import DIGEST_BYTES
@@ -80,6 +80,8 @@ class FragmentOrigin:
     source_size_bytes: int = 0
     # Of a mirror in another pool, which ``pool`` names: the checkpoint's own pool.
     save_pool: str = ""
+    # How the blob is packed, as on its record; it is not in the headers of the others, which are what they were.
+    packing: str = ""
 
     @property
     def is_coded(self) -> bool:
@@ -88,6 +90,10 @@ class FragmentOrigin:
     @property
     def key(self) -> FragmentKey:
         return FragmentKey(self.blob_id, self.fragment_index)
+
+    def values(self) -> dict[str, Any]:
+        """Of its fields by name. Not ``asdict``: nothing in it need be copied, and that cost more than all the rest."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +163,10 @@ def file_bytes(size_bytes: int, source_size_bytes: int = 0) -> int:
 
 
 def encode_header(meta: FragmentMeta) -> bytes:
-    text = json.dumps(asdict(meta), sort_keys=True, separators=(",", ":")).encode()
+    header = meta.values()
+    if not meta.packing:
+        del header["packing"]
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
     if len(text) > _MAX_META_BYTES:
         raise InvalidArgumentError(f"the header of blob {meta.blob_id} needs {len(text)} bytes, {_MAX_META_BYTES} fit")
     version = CODED_VERSION if meta.is_coded else VERSION

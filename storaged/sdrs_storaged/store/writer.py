@@ -68,8 +68,9 @@ class FragmentWriter:
                 self._handed_out = memoryview(self._buffer)[self._filled_bytes : self._filled_bytes + BLOCK_BYTES]
             return self._handed_out
 
-    def commit_block(self, size_bytes: int, digest: bytes) -> None:
-        """Take the first bytes of the block that ``next_block`` gave, if they match the sender's digest.
+    def commit_block(self, size_bytes: int, digest: bytes | None) -> bytes:
+        """Take the first bytes of the block that ``next_block`` gave, if they match the sender's digest, where there is
+        one; the digest of them.
 
         After CorruptDataError nothing was taken, and the block may be sent again.
         """
@@ -78,19 +79,21 @@ class FragmentWriter:
             block = self._handed_out
             if block is None or not 0 < size_bytes <= BLOCK_BYTES:
                 raise InvalidArgumentError(f"blob {self.meta.blob_id}: no block of {size_bytes} bytes can be committed")
-            if checksums.digest(block[:size_bytes]) != digest:
+            found = checksums.digest(block[:size_bytes])
+            if digest is not None and found != digest:
                 raise CorruptDataError(
                     f"block {self._size_bytes // BLOCK_BYTES} of blob {self.meta.blob_id} does not match the checksum "
                     "that came with it: it was damaged on the way, send it again",
                     blob_id=self.meta.blob_id,
                 )
             self._take_back()
-            self._table += digest
+            self._table += found
             self._size_bytes += size_bytes
             self._filled_bytes += size_bytes
             if self._filled_bytes == BUFFER_BYTES:
                 self._flush(BUFFER_BYTES)
                 self._buffer = None
+            return found
 
     def append(self, block: Buffer, digest: bytes) -> None:
         """The same for bytes that are already in memory."""

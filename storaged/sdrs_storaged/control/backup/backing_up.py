@@ -107,6 +107,8 @@ class BackingUp:
         try:
             await self._back_up(run, save)
             record.done_checkpoints += 1
+            # What is compressed is less than that.
+            record.done_bytes = before + save.size_bytes
         except (UnreadableError, NotFoundError) as error:
             record.done_bytes = before
             if isinstance(error, UnreadableError) and error.is_away and not is_last:
@@ -268,7 +270,7 @@ class BackingUp:
             shard.size_bytes,
             shard.content_hash,
             tuple(
-                BackedUpBlob(blob.ordinal, blob.size_bytes, blob.hash, identity, table, place)
+                BackedUpBlob(blob.ordinal, blob.size_bytes, blob.hash, identity, table, place, blob.packing)
                 for blob, (table, identity), place in zip(blobs, described, places, strict=True)
             ),
         )

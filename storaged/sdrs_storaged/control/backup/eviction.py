@@ -48,6 +48,7 @@ class Evictor:
         clock: Clock,
         *,
         verify: VerifyAll,
+        is_busy: Callable[[TargetName], bool],
         interval_seconds: float,
     ) -> None:
         self._records = records
@@ -58,6 +59,7 @@ class Evictor:
         self._locks = locks
         self._clock = clock
         self.verify = verify
+        self._is_busy = is_busy
         self._interval_seconds = interval_seconds
         self._has_shed = False
 
@@ -77,7 +79,8 @@ class Evictor:
     async def evict(self) -> None:
         await self._shed_leftovers()
         for record in self._policies.all():
-            if record.policy.evict_after_seconds:
+            # While a run is under way, the bucket is not looked at as if nothing in it changed.
+            if record.policy.evict_after_seconds and not self._is_busy(record.policy.target):
                 for stored in await self._candidates(record.policy):
                     await self._try(stored, record.policy)
 
@@ -150,7 +153,9 @@ class Evictor:
         copy = await self._copies.get(target, save.save_id)
         if copy is None or not copy.value.is_good:
             return
-        evicted = replace(save, evicted=target, homes=(), referenced_bytes=0, mirror_pool="", degraded=False)
+        evicted = replace(
+            save, evicted=target, homes=(), referenced_bytes=0, spared_bytes=0, mirror_pool="", degraded=False
+        )
         # Its record is written as well: whoever is about to prune it has read an older one, and is refused (P25).
         seen = replace(copy.value, verified_unix_ms=self._clock.unix_ms())
         await self._catalog.write(
@@ -168,7 +173,13 @@ class Evictor:
         await self._shed(stored)
 
     async def _shed(self, stored: Stored[Save]) -> None:
-        """P14: on no record, whatever nodes have of it does not count. Who reads it reads on until it is collected."""
+        """P14: on no record, whatever nodes have of it does not count. Who reads it reads on until it is collected.
+
+        Whoever calls holds its lock: it may have been recalled since it was read, but is not from here on.
+        """
+        now = await self._records.get(stored.key, Save)
+        if now is None or now.value.save_id != stored.value.save_id or not now.value.evicted:
+            return
         async for shard in self._records.all(keys.shards(stored.value.save_id), Shard):
             await without_holders(self._records, shard)
             reach("evict.shed")

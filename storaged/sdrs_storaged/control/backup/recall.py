@@ -269,7 +269,9 @@ class Recalls:
             manifest = await self._sources.manifest(backing, record, rank)
             for wanted in missing:
                 there = backed_up(save, shard.value, wanted.as_named, manifest)
-                yield wanted, InBucket(backing.target, there.place, there.table)
+                # As it lies there: compressed, though the record of what was once a reference does not say so.
+                blob = replace(wanted.blob, size_bytes=there.size_bytes, hash=there.hash, packing=there.packing)
+                yield replace(wanted, blob=blob), InBucket(backing.target, there.place, there.table)
 
     async def _missing(self, save: Save, shard: Stored[Shard], mine: _UnderWay) -> list[_Wanted]:
         wanted = [_Wanted(save, shard, blob, blob) for blob in shard.value.blobs]
@@ -305,8 +307,9 @@ class Recalls:
     async def _settle(self, stored: Stored[Save], *, has_brought: bool) -> Save:
         """The cluster has it again, as well as its nodes allow (I6)."""
         save, pool = stored.value, self._members.pool(stored.value.pool)
-        level, degraded = pool.level, False
+        level, degraded, spared_bytes = pool.level, False, 0
         async for shard in self._records.all(keys.shards(save.save_id), Shard):
+            spared_bytes += shard.value.spared_bytes
             blobs = (await self._catalog.homes.resolved(shard.value)).blobs
             own_level, is_degraded = worth(pool, blobs, self._members.domains())
             level, degraded = min(level, own_level), degraded or is_degraded
@@ -314,6 +317,7 @@ class Recalls:
         def edit(known: Save) -> Save:
             if known.evicted:
                 known = replace(known, evicted="", level=level, recalled_unix_ms=self._clock.unix_ms())
+                known = replace(known, spared_bytes=spared_bytes)
             if not has_brought:
                 return known
             sound = known if is_marked_by_restores(known) else without_failures(known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sdrs_core.backup.targets import TargetName
 from sdrs_core.errors import CorruptDataError
 from sdrs_core.ids import random_id
 from sdrs_storaged.control.backup.adoption import Adoption
@@ -72,6 +73,7 @@ class Recovery:
             locks,
             clock,
             verify=self._verify,
+            is_busy=self._is_busy,
             interval_seconds=interval_seconds,
         )
 
@@ -87,6 +89,10 @@ class Recovery:
         except CorruptDataError as error:
             return error.message
         return ""
+
+    def _is_busy(self, target: TargetName) -> bool:
+        run = self._backups.runs.get(target)
+        return run is not None and run.is_under_way
 
     async def run(self) -> None:
         try:

@@ -84,11 +84,12 @@ class BackupSources:
 def backed_up(save: Save, shard: Shard, blob: Blob | Reference, manifest: ShardManifest) -> BackedUpBlob:
     """What the backup has for a blob of ``shard``; CorruptDataError if that is something else than is on record."""
     found = next((known for known in manifest.blobs if known.ordinal == blob.ordinal), None)
-    if found is None or (found.size_bytes, found.hash) != (blob.size_bytes, blob.hash):
-        has = f"{found.size_bytes} bytes with hash {found.hash}" if found else "nothing"
+    content = (blob.raw_bytes, blob.raw_hash) if isinstance(blob, Blob) else (blob.size_bytes, blob.hash)
+    if found is None or found.content != content:
+        has = f"{found.content[0]} bytes with hash {found.content[1]}" if found else "nothing"
         raise CorruptDataError(
             f"the backup of {save.title}, rank {shard.rank}, has {has} for blob {blob.ordinal}, on record are "
-            f"{blob.size_bytes} with {blob.hash}"
+            f"{content[0]} with {content[1]}"
         )
     return found
 

@@ -57,7 +57,8 @@ class Uploads:
 
     async def describe(self, forms: Sequence[Blob]) -> tuple[bytes, str]:
         """The table of its plain blocks, and its identity (P23). ``forms``: the same content under different ids."""
-        known = next((blob.blake3 for blob in forms if blob.blake3), "")
+        # What is on record of a compressed blob is that of what was saved.
+        known = next((blob.blake3 for blob in forms if blob.blake3 and not blob.packing), "")
         failures: list[SdrsError] = []
         for place in self._places(forms):
             order = await self._members.order(place.node.id)
