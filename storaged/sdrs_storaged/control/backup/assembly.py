@@ -99,9 +99,11 @@ class Backups:
         }
 
     async def load(self) -> None:
+        """One read where nobody uses backups: a new controller is waited for."""
         await self.targets.load()
-        await self.policies.load()
-        await self.runs.load()
+        if self.targets.all():
+            await self.policies.load()
+            await self.runs.load()
 
     async def run(self) -> None:
         await self._look()
