@@ -14,7 +14,8 @@ from benchmarks.processes import AS_DEPLOYED, watching
 from benchmarks.results import Result
 from benchmarks.seaweed import BUCKET, is_installed, running_seaweed
 from sdrs import Cluster
-from sdrs.backups import Run, RunKind, Selection
+from sdrs.backups import Run
+from sdrs_core.backup.runs import RunKind, Selection
 from sdrs_core.backup.targets import Target, TargetName
 from tests.support.cluster import running_cluster
 

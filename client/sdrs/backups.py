@@ -7,55 +7,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from google.protobuf.message import Message
 
 from sdrs.process import Process
-from sdrs_core.backup.targets import Policy, Target
+from sdrs_core.backup.runs import RunKind, Selection
+from sdrs_core.backup.targets import Keep, Policy, Target, TargetName
 from sdrs_core.errors import NotFoundError
 from sdrs_core.ids import JobName, SaveId, random_id
-from sdrs_proto.backup_convert import policy_from, policy_to, target_from, target_to
+from sdrs_proto.backup_convert import (
+    RUN_KIND_MESSAGES,
+    RUN_KINDS,
+    policy_from,
+    policy_to,
+    selection_from,
+    selection_to,
+    target_from,
+    target_to,
+)
 from sdrs_proto.v1 import backup_pb2 as messages
+
+__all__ = [
+    "Backup",
+    "Backups",
+    "JobStatus",
+    "Keep",
+    "Policy",
+    "PolicyStatus",
+    "ProbeStep",
+    "Run",
+    "RunKind",
+    "Selection",
+    "Target",
+    "TargetName",
+    "TargetStatus",
+]
 
 # The controller asks the bucket before it answers, and that may be slow.
 _BUCKET_MS = 60_000
 _PROBE_SECONDS = 300.0
-
-
-class RunKind(StrEnum):
-    BACKUP = "backup"
-    VERIFY = "verify"
-    PRUNE = "prune"
-    IMPORT = "import"
-
-
-_KINDS = {
-    messages.BACKUP_RUN_KIND_BACKUP: RunKind.BACKUP,
-    messages.BACKUP_RUN_KIND_VERIFY: RunKind.VERIFY,
-    messages.BACKUP_RUN_KIND_PRUNE: RunKind.PRUNE,
-    messages.BACKUP_RUN_KIND_IMPORT: RunKind.IMPORT,
-}
-_KIND_MESSAGES = {kind: message for message, kind in _KINDS.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What a run is about; nothing said: everything. ``step`` goes with ``job`` only.
-
-    ``full``: verify reads every byte. ``dry_run``: prune only tells. Of an import: ``into_pool``, ``lazy`` (the catalog
-    only, bytes come when they are asked for), ``missing_only`` (pass over what is here, unless it cannot be read).
-    """
-
-    pool: str = ""
-    job: str = ""
-    step: int | None = None
-    full: bool = False
-    dry_run: bool = False
-    into_pool: str = ""
-    lazy: bool = False
-    missing_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +223,8 @@ class Backups:
         request = messages.StartBackupRunRequest(
             request_id=random_id(),
             target=target,
-            kind=_KIND_MESSAGES[kind],
-            selection=_selection_to(selection or Selection()),
+            kind=RUN_KIND_MESSAGES[kind],
+            selection=selection_to(selection or Selection()),
         )
         return _run_from(self._call("start_backup_run", request, wait_ms=_BUCKET_MS).run)
 
@@ -274,39 +265,13 @@ class Backups:
         return self._process().control.call(method, request, wait_ms=wait_ms)
 
 
-def _selection_to(selection: Selection) -> messages.BackupSelection:
-    return messages.BackupSelection(
-        pool=selection.pool,
-        job=selection.job,
-        step=selection.step,
-        full=selection.full,
-        dry_run=selection.dry_run,
-        into_pool=selection.into_pool,
-        lazy=selection.lazy,
-        missing_only=selection.missing_only,
-    )
-
-
-def _selection_from(message: messages.BackupSelection) -> Selection:
-    return Selection(
-        pool=message.pool,
-        job=message.job,
-        step=message.step if message.HasField("step") else None,
-        full=message.full,
-        dry_run=message.dry_run,
-        into_pool=message.into_pool,
-        lazy=message.lazy,
-        missing_only=message.missing_only,
-    )
-
-
 def _run_from(message: messages.BackupRun) -> Run:
     return Run(
         id=message.id,
         target=message.target,
-        kind=_KINDS[message.kind],
+        kind=RUN_KINDS[message.kind],
         trigger=message.trigger,
-        selection=_selection_from(message.selection),
+        selection=selection_from(message.selection),
         started_unix_ms=message.started_unix_ms,
         ended_unix_ms=message.ended_unix_ms,
         done_checkpoints=message.done_checkpoints,

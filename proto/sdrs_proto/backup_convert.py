@@ -1,10 +1,19 @@
-"""Targets and policies of backups, to messages and back."""
+"""Targets, policies and runs of backups, to messages and back."""
 
 from __future__ import annotations
 
+from sdrs_core.backup.runs import RunKind, Selection
 from sdrs_core.backup.targets import Keep, Policy, Target, TargetName
 from sdrs_core.ids import PoolName
 from sdrs_proto.v1 import backup_pb2 as pb
+
+RUN_KINDS = {
+    pb.BACKUP_RUN_KIND_BACKUP: RunKind.BACKUP,
+    pb.BACKUP_RUN_KIND_VERIFY: RunKind.VERIFY,
+    pb.BACKUP_RUN_KIND_PRUNE: RunKind.PRUNE,
+    pb.BACKUP_RUN_KIND_IMPORT: RunKind.IMPORT,
+}
+RUN_KIND_MESSAGES = {kind: message for message, kind in RUN_KINDS.items()}
 
 
 def target_to(target: Target) -> pb.BackupTarget:
@@ -69,4 +78,30 @@ def policy_from(message: pb.BackupPolicy) -> Policy:
         on_commit=message.on_commit,
         keep=Keep(message.keep_last, message.keep_hourly, message.keep_daily, message.keep_weekly),
         evict_after_seconds=message.evict_after_seconds,
+    )
+
+
+def selection_to(selection: Selection) -> pb.BackupSelection:
+    return pb.BackupSelection(
+        pool=selection.pool,
+        job=selection.job,
+        step=selection.step,
+        full=selection.full,
+        dry_run=selection.dry_run,
+        into_pool=selection.into_pool,
+        lazy=selection.lazy,
+        missing_only=selection.missing_only,
+    )
+
+
+def selection_from(message: pb.BackupSelection) -> Selection:
+    return Selection(
+        pool=message.pool,
+        job=message.job,
+        step=message.step if message.HasField("step") else None,
+        full=message.full,
+        dry_run=message.dry_run,
+        into_pool=message.into_pool,
+        lazy=message.lazy,
+        missing_only=message.missing_only,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sdrs
-from sdrs.backups import RunKind, Selection
+from sdrs_core.backup.runs import RunKind, Selection
 from sdrs_core.backup.targets import Policy, Target
 from sdrs_core.ids import PoolName
 from tests.support.backed_up import finished

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdrs.backups import Run, RunKind, Selection
+from sdrs.backups import Run
+from sdrs_core.backup.runs import RunKind, Selection
 from sdrs_core.backup.targets import Keep, Policy, Target, TargetName
 from sdrs_core.ids import PoolName
 from tests.support.backed_up import BucketView, finished

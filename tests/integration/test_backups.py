@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import sdrs
-from sdrs.backups import Run, RunKind, Selection
+from sdrs.backups import Run
+from sdrs_core.backup.runs import RunKind, Selection
 from sdrs_core.backup.targets import Keep, Policy, Target
 from sdrs_core.errors import AlreadyExistsError, RefusedError
 from sdrs_core.ids import PoolName

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from blake3 import blake3
 
 from sdrs_core import checksums
+from sdrs_core.backup.runs import RunKind, Selection
 from sdrs_core.backup.targets import Target
 from sdrs_core.checkpoints import Blob, Holder
 from sdrs_core.cluster import Node, Order
@@ -17,7 +18,7 @@ from sdrs_core.ids import NodeId
 from sdrs_storaged.bucket.opening import open_bucket
 from sdrs_storaged.bucket.uploading import upload as put_object
 from sdrs_storaged.control.backup.orders import Upload, UploadProgress
-from sdrs_storaged.control.backup.records import Run, RunKind, Selection
+from sdrs_storaged.control.backup.records import Run
 from tests.support.control import FakeNodes, Harness, ManualClock
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import sdrs
-from sdrs.backups import Run, RunKind, Selection
+from sdrs.backups import Run
+from sdrs_core.backup.runs import RunKind, Selection
 from sdrs_core.backup.targets import Target
 from tests.support.backed_up import finished
 from tests.support.cluster import LocalCluster

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sdrs_core.backup.runs import RunKind
 from sdrs_core.backup.targets import Keep, Policy, Target
 from sdrs_core.cluster import DEFAULT_POOL
 from sdrs_core.errors import RefusedError, SdrsError, StaleTermError
@@ -17,7 +18,6 @@ from sdrs_core.ids import NodeId, PoolName
 from sdrs_storaged.bucket.manifest_store import ManifestStore
 from sdrs_storaged.bucket.opening import open_bucket
 from sdrs_storaged.control import keys
-from sdrs_storaged.control.backup.records import RunKind
 from sdrs_storaged.control.meta.store import Delete
 from tests.support.backed_up import BucketView
 from tests.support.backup_nodes import Backed

@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from sdrs_core.attempts import Job
+from sdrs_core.backup.runs import RunKind, Selection
 from sdrs_core.checkpoints import Save, SaveState
 from sdrs_core.errors import FullError, NotFoundError, UnavailableError
 from sdrs_core.levels import Level
 from sdrs_storaged.control import keys
-from sdrs_storaged.control.backup.records import Run, RunKind, Selection
+from sdrs_storaged.control.backup.records import Run
 from sdrs_storaged.control.backup.runs import RunProgress
 from tests.support.control import JOB, Harness, attempt
 from tests.support.memory_buckets import NAS, MemoryBuckets, add_target, back_up, evict, memory_buckets

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sdrs.cli.amounts import step_number
+from sdrs.cli.backup_arguments import check_step, job_option, pool_option, step_option, target_option, wait_option
 from sdrs.cli.backup_policies import policy
+from sdrs.cli.backup_returns import import_backups, restore, sync
 from sdrs.cli.backup_runs import carry_out, chosen_targets
 from sdrs.cli.backup_targets import target
 from sdrs.cli.backup_words import (
@@ -21,15 +22,15 @@ from sdrs.cli.backup_words import (
     target_status_record,
 )
 from sdrs.cli.checkpoint_arguments import step_argument
-from sdrs.cli.completion import complete_job, complete_pool, complete_target
+from sdrs.cli.completion import complete_job, complete_target
 from sdrs.cli.confirm import confirm
 from sdrs.cli.connection import open_cluster
 from sdrs.cli.output import emit_facts, emit_json, emit_listing, emit_note, emit_warning
-from sdrs.cli.settings import F, Settings, VerbGroup, pass_settings, yes_option
-from sdrs_core.errors import NotFoundError
+from sdrs.cli.settings import Settings, VerbGroup, pass_settings, yes_option
+from sdrs_core.backup.runs import RunKind, Selection
 
 if TYPE_CHECKING:
-    from sdrs import Cluster
+    pass
 
 
 @click.group(
@@ -49,39 +50,6 @@ backup.add_command(target)
 backup.add_command(policy)
 
 
-def _target_option(function: F) -> F:
-    return click.option(
-        "--target", "target_name", default="", metavar="NAME", shell_complete=complete_target, help="Which one (all)."
-    )(function)
-
-
-def _job_option(function: F) -> F:
-    return click.option(
-        "--job", default="", metavar="JOB", shell_complete=complete_job, help="Only this job's checkpoints."
-    )(function)
-
-
-def _step_option(function: F) -> F:
-    return click.option("--step", type=step_number, metavar="STEP", help="Only this one, with --job.")(function)
-
-
-def _pool_option(function: F) -> F:
-    return click.option(
-        "--pool", default="", metavar="POOL", shell_complete=complete_pool, help="Only this pool's checkpoints."
-    )(function)
-
-
-def _wait_option(function: F) -> F:
-    return click.option("--wait/--no-wait", default=True, help="Until it is done, with progress; else it goes on.")(
-        function
-    )
-
-
-def _check_step(job: str, step: int | None) -> None:
-    if step is not None and not job:
-        raise click.UsageError("--step is one of a job: name it with --job")
-
-
 @backup.command(
     "run",
     examples="""
@@ -90,11 +58,11 @@ def _check_step(job: str, step: int | None) -> None:
     sdrs backup run --target nas --job llm-7b --step 1000
     """,
 )
-@_target_option
-@_pool_option
-@_job_option
-@_step_option
-@_wait_option
+@target_option
+@pool_option
+@job_option
+@step_option
+@wait_option
 @click.pass_context
 @pass_settings
 def run(
@@ -111,9 +79,7 @@ def run(
     Without --job and --pool: what the target's policies cover, and everything if it has none. Bytes that the bucket
     has already are not sent again.
     """
-    from sdrs.backups import RunKind, Selection
-
-    _check_step(job, step)
+    check_step(job, step)
     with open_cluster(settings) as cluster:
         targets = chosen_targets(cluster, target_name, writable=True)
         carry_out(
@@ -123,7 +89,7 @@ def run(
 
 @backup.command("list", examples="sdrs backup list\nsdrs backup list llm-7b -o json\nsdrs backup list --from-bucket")
 @click.argument("job", required=False, default="", shell_complete=complete_job)
-@_target_option
+@target_option
 @click.option("--from-bucket", is_flag=True, help="Ask the bucket itself, not the catalog: other clusters' too.")
 @pass_settings
 def list_backups(settings: Settings, job: str, target_name: str, from_bucket: bool) -> None:
@@ -189,11 +155,11 @@ def stop(settings: Settings, target_name: str) -> None:
     sdrs backup verify --full --target nas   every byte
     """,
 )
-@_target_option
-@_job_option
-@_step_option
+@target_option
+@job_option
+@step_option
 @click.option("--full", is_flag=True, help="Read every byte and compare it, instead of a sample.")
-@_wait_option
+@wait_option
 @click.pass_context
 @pass_settings
 def verify(
@@ -209,9 +175,7 @@ def verify(
 
     What is damaged in the bucket is uploaded again by the next backup, if the cluster still has it.
     """
-    from sdrs.backups import RunKind, Selection
-
-    _check_step(job, step)
+    check_step(job, step)
     with open_cluster(settings) as cluster:
         targets = chosen_targets(cluster, target_name, writable=False)
         carry_out(
@@ -220,9 +184,9 @@ def verify(
 
 
 @backup.command("prune", examples="sdrs backup prune --dry-run\nsdrs backup prune --target nas --yes")
-@_target_option
+@target_option
 @click.option("--dry-run", is_flag=True, help="Tell what would go, and delete nothing.")
-@_wait_option
+@wait_option
 @yes_option
 @click.pass_context
 @pass_settings
@@ -232,8 +196,6 @@ def prune(settings: Settings, context: click.Context, target_name: str, dry_run:
     It goes by itself after each backup; this is for when it should be now. Nothing that another backup uses is deleted,
     nor the newest good one of a job, nor what is held or kept in the backup only.
     """
-    from sdrs.backups import RunKind, Selection
-
     with open_cluster(settings) as cluster:
         targets = chosen_targets(cluster, target_name, writable=True)
         if not dry_run:
@@ -257,7 +219,7 @@ def _hold(settings: Settings, target_name: str, job: str, step: int, *, held: bo
 @backup.command("hold", examples="sdrs backup hold llm-7b 1000")
 @click.argument("job", shell_complete=complete_job)
 @step_argument
-@_target_option
+@target_option
 @pass_settings
 def hold(settings: Settings, job: str, step: int, target_name: str) -> None:
     """Keep a backup whatever the policies say."""
@@ -267,137 +229,12 @@ def hold(settings: Settings, job: str, step: int, target_name: str) -> None:
 @backup.command("release", examples="sdrs backup release llm-7b 1000")
 @click.argument("job", shell_complete=complete_job)
 @step_argument
-@_target_option
+@target_option
 @pass_settings
 def release(settings: Settings, job: str, step: int, target_name: str) -> None:
     """Let the policies decide again about a backup that was held."""
     _hold(settings, target_name, job, step, held=False)
 
 
-def _into_options(function: F) -> F:
-    into = click.option(
-        "--into-pool",
-        default="",
-        metavar="POOL",
-        shell_complete=complete_pool,
-        help="Where to (the pool of the same name, else the default one).",
-    )
-    lazy = click.option("--lazy", is_flag=True, help="The catalog only: bytes come when they are restored.")
-    return into(lazy(function))
-
-
-@backup.command(
-    "restore",
-    examples="""
-    sdrs backup restore llm-7b               every backed-up checkpoint of a job that is not here
-    sdrs backup restore llm-7b 1000 --target nas
-    """,
-)
-@click.argument("job", shell_complete=complete_job)
-@click.argument("step", type=step_number, required=False)
-@_target_option
-@_into_options
-@_wait_option
-@click.pass_context
-@pass_settings
-def restore(
-    settings: Settings,
-    context: click.Context,
-    job: str,
-    step: int | None,
-    target_name: str,
-    into_pool: str,
-    lazy: bool,
-    wait: bool,
-) -> None:
-    """Bring one checkpoint or all of a job back into the cluster.
-
-    A plain restore() of the SDK does so by itself when nothing nearer is left. Exits with 3 if one could not be brought
-    back, or conflicts with what is here.
-    """
-    from sdrs.backups import RunKind, Selection
-
-    with open_cluster(settings) as cluster:
-        targets = [_holding(cluster, target_name, job, step)]
-        selection = Selection(job=job, step=step, into_pool=into_pool, lazy=lazy, missing_only=True)
-        carry_out(settings, context, cluster, targets, RunKind.IMPORT, selection, wait=wait)
-
-
-def _holding(cluster: Cluster, target_name: str, job: str, step: int | None) -> str:
-    """A target that has what is asked for: by the catalog, else by what the buckets say themselves."""
-    if target_name:
-        return chosen_targets(cluster, target_name, writable=False)[0]
-    for from_bucket in (False, True):
-        found = [one for one in cluster.backups.list(job, from_bucket=from_bucket) if step is None or one.step == step]
-        if found:
-            return max(found, key=lambda one: (not one.damage, one.step)).target
-    wanted = f'job "{job}"' if step is None else f'step {step} of job "{job}"'
-    raise NotFoundError(f"no target has a backup of {wanted}: see `sdrs backup list --from-bucket`")
-
-
-@backup.command(
-    "import",
-    examples="""
-    sdrs backup import nas                   everything that is there
-    sdrs backup import nas --pool prod --into-pool default
-    sdrs backup import nas --lazy            at once: bytes come when they are restored
-    """,
-)
-@click.argument("target_name", metavar="TARGET", shell_complete=complete_target)
-@_pool_option
-@_job_option
-@_step_option
-@_into_options
-@_wait_option
-@click.pass_context
-@pass_settings
-def import_backups(
-    settings: Settings,
-    context: click.Context,
-    target_name: str,
-    pool: str,
-    job: str,
-    step: int | None,
-    into_pool: str,
-    lazy: bool,
-    wait: bool,
-) -> None:
-    """Bring what a target holds into this cluster: everything, a pool, a job or one checkpoint.
-
-    For a new cluster in the place of one that is lost: add the old one's target first. It can be interrupted and goes
-    on where it was. What is here already stays as it is; what conflicts with it is named (exit 3).
-    """
-    from sdrs.backups import RunKind, Selection
-
-    _check_step(job, step)
-    with open_cluster(settings) as cluster:
-        targets = chosen_targets(cluster, target_name, writable=False)
-        selection = Selection(pool=pool, job=job, step=step, into_pool=into_pool, lazy=lazy)
-        carry_out(settings, context, cluster, targets, RunKind.IMPORT, selection, wait=wait)
-
-
-@backup.command("sync", examples="sdrs backup sync nas\nsdrs backup sync nas --job llm-7b")
-@click.argument("target_name", metavar="TARGET", shell_complete=complete_target)
-@_pool_option
-@_job_option
-@_into_options
-@_wait_option
-@click.pass_context
-@pass_settings
-def sync(
-    settings: Settings,
-    context: click.Context,
-    target_name: str,
-    pool: str,
-    job: str,
-    into_pool: str,
-    lazy: bool,
-    wait: bool,
-) -> None:
-    """Bring back only what is missing here, or cannot be read any more: after a site that failed has returned."""
-    from sdrs.backups import RunKind, Selection
-
-    with open_cluster(settings) as cluster:
-        targets = chosen_targets(cluster, target_name, writable=False)
-        selection = Selection(pool=pool, job=job, into_pool=into_pool, lazy=lazy, missing_only=True)
-        carry_out(settings, context, cluster, targets, RunKind.IMPORT, selection, wait=wait)
+for verb in (restore, import_backups, sync):
+    backup.add_command(verb)

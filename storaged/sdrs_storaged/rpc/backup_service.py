@@ -10,16 +10,8 @@ from sdrs_core.ids import JobName
 from sdrs_proto import backup_convert
 from sdrs_proto.v1 import backup_pb2 as pb
 from sdrs_storaged.control.backup.assembly import Backups
-from sdrs_storaged.control.backup.records import Copy, Run, RunKind, Selection, TargetRecord
+from sdrs_storaged.control.backup.records import Copy, Run, TargetRecord
 from sdrs_storaged.rpc.edge import page_size
-
-_KINDS = {
-    pb.BACKUP_RUN_KIND_BACKUP: RunKind.BACKUP,
-    pb.BACKUP_RUN_KIND_VERIFY: RunKind.VERIFY,
-    pb.BACKUP_RUN_KIND_PRUNE: RunKind.PRUNE,
-    pb.BACKUP_RUN_KIND_IMPORT: RunKind.IMPORT,
-}
-_KIND_MESSAGES = {kind: message for message, kind in _KINDS.items()}
 
 
 class BackupService:
@@ -94,10 +86,13 @@ class BackupService:
     # Runs
 
     async def start_backup_run(self, request: pb.StartBackupRunRequest) -> pb.StartBackupRunResponse:
-        if request.kind not in _KINDS:
+        if request.kind not in backup_convert.RUN_KINDS:
             raise InvalidArgumentError("a run backs up, verifies, prunes or imports: say which")
         run = await self._backups.runs.start(
-            _KINDS[request.kind], request.target, _selection_from(request.selection), request_id=request.request_id
+            backup_convert.RUN_KINDS[request.kind],
+            request.target,
+            backup_convert.selection_from(request.selection),
+            request_id=request.request_id,
         )
         return pb.StartBackupRunResponse(run=self._run(run))
 
@@ -115,9 +110,9 @@ class BackupService:
         return pb.BackupRun(
             id=run.id,
             target=run.target,
-            kind=_KIND_MESSAGES[run.kind],
+            kind=backup_convert.RUN_KIND_MESSAGES[run.kind],
             trigger=run.trigger,
-            selection=_selection_to(run.selection),
+            selection=backup_convert.selection_to(run.selection),
             started_unix_ms=run.started_unix_ms,
             ended_unix_ms=run.ended_unix_ms,
             done_checkpoints=run.done_checkpoints,
@@ -181,35 +176,6 @@ class BackupService:
             ],
             warnings=self._backups.warnings(),
         )
-
-
-def _selection_from(message: pb.BackupSelection) -> Selection:
-    step = message.step if message.HasField("step") else None
-    if step is not None and not message.job:
-        raise InvalidArgumentError(f"step {step} of which job? Name it")
-    return Selection(
-        pool=message.pool,
-        job=message.job,
-        step=step,
-        full=message.full,
-        dry_run=message.dry_run,
-        into_pool=message.into_pool,
-        lazy=message.lazy,
-        missing_only=message.missing_only,
-    )
-
-
-def _selection_to(selection: Selection) -> pb.BackupSelection:
-    return pb.BackupSelection(
-        pool=selection.pool,
-        job=selection.job,
-        step=selection.step,
-        full=selection.full,
-        dry_run=selection.dry_run,
-        into_pool=selection.into_pool,
-        lazy=selection.lazy,
-        missing_only=selection.missing_only,
-    )
 
 
 def _backup(copy: Copy, in_cluster: bool) -> pb.Backup:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
+from sdrs_core.backup.runs import RunKind
 from sdrs_core.backup.targets import Target, TargetName
 from sdrs_core.checkpoints import Save
 from sdrs_core.cluster import NodeState
@@ -20,7 +21,6 @@ from sdrs_storaged.control.backup.listing import Listing
 from sdrs_storaged.control.backup.orders import BackupCalls, ProbeStep
 from sdrs_storaged.control.backup.policies import Policies
 from sdrs_storaged.control.backup.pruning import Pruning
-from sdrs_storaged.control.backup.records import RunKind
 from sdrs_storaged.control.backup.rubbish import Rubbish
 from sdrs_storaged.control.backup.runs import RunProgress, Runs
 from sdrs_storaged.control.backup.standing import Standing

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from sdrs_core.backup.manifests import BackedUpBlob, CommitRecord, ObjectPlace, ShardManifest
 from sdrs_core.backup.pruning import Kept, decide_pruning
+from sdrs_core.backup.runs import Selection
 from sdrs_core.backup.targets import Target
 from sdrs_core.checkpoints import Blob, Save, Shard, newest_by_step
 from sdrs_core.errors import NotFoundError, UnavailableError
@@ -23,7 +24,7 @@ from sdrs_storaged.control.backup.buckets import Buckets, manifests
 from sdrs_storaged.control.backup.copies import Copies
 from sdrs_storaged.control.backup.orders import Upload
 from sdrs_storaged.control.backup.policies import Policies
-from sdrs_storaged.control.backup.records import Copy, CopyState, ObjectRecord, ObjectState, Selection, Uses
+from sdrs_storaged.control.backup.records import Copy, CopyState, ObjectRecord, ObjectState, Uses
 from sdrs_storaged.control.backup.runs import RunProgress
 from sdrs_storaged.control.backup.uploads import UnreadableError, Uploads
 from sdrs_storaged.control.catalog import Catalog

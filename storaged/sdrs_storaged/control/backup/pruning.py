@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from sdrs_core.backup.manifests import CommitRecord
 from sdrs_core.backup.pruning import decide_pruning
+from sdrs_core.backup.runs import Selection
 from sdrs_core.backup.targets import Target, TargetName
 from sdrs_core.checkpoints import Save, SaveState
 from sdrs_core.errors import SdrsError
@@ -21,7 +22,7 @@ from sdrs_storaged.control.backup.buckets import Buckets, manifests
 from sdrs_storaged.control.backup.catching_up import CatchingUp
 from sdrs_storaged.control.backup.copies import Copies
 from sdrs_storaged.control.backup.policies import Policies
-from sdrs_storaged.control.backup.records import Copy, CopyState, Selection
+from sdrs_storaged.control.backup.records import Copy, CopyState
 from sdrs_storaged.control.backup.rubbish import Rubbish
 from sdrs_storaged.control.backup.runs import RunProgress
 from sdrs_storaged.control.backup.sweeping import Sweeping

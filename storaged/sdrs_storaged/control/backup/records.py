@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sdrs_core.backup.manifests import ObjectPlace
+from sdrs_core.backup.runs import RunKind, Selection
 from sdrs_core.backup.targets import Policy, Target, TargetName
 from sdrs_core.checkpoints import ContentKind
 from sdrs_core.ids import JobName, PoolName, SaveId
@@ -111,30 +112,6 @@ class Uses:
 
     identities: tuple[str, ...]
     manifest: str = ""
-
-
-class RunKind(StrEnum):
-    BACKUP = "backup"
-    VERIFY = "verify"
-    PRUNE = "prune"
-    IMPORT = "import"
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What a run is about; nothing said: everything."""
-
-    pool: str = ""
-    job: str = ""
-    step: int | None = None
-    full: bool = False
-    dry_run: bool = False
-    into_pool: str = ""
-    lazy: bool = False
-    missing_only: bool = False
-
-    def takes(self, pool: str, job: str, step: int) -> bool:
-        return self.pool in ("", pool) and self.job in ("", job) and self.step in (None, step)
 
 
 @dataclass(slots=True)

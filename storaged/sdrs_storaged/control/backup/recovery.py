@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sdrs_core.backup.runs import RunKind, Selection
 from sdrs_core.backup.targets import TargetName
 from sdrs_core.errors import CorruptDataError
 from sdrs_core.ids import random_id
@@ -13,7 +14,7 @@ from sdrs_storaged.control.backup.locks import SaveLocks
 from sdrs_storaged.control.backup.presence import Presence
 from sdrs_storaged.control.backup.recall import Recalls
 from sdrs_storaged.control.backup.recalled_blobs import RecalledBlobs
-from sdrs_storaged.control.backup.records import Copy, Run, RunKind, Selection
+from sdrs_storaged.control.backup.records import Copy, Run
 from sdrs_storaged.control.backup.runs import RunProgress
 from sdrs_storaged.control.backup.sources import BackupSources
 from sdrs_storaged.control.catalog import Catalog

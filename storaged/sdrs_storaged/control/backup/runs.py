@@ -14,13 +14,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sdrs_core.backup.runs import RunKind, Selection
 from sdrs_core.backup.targets import Target, TargetName
 from sdrs_core.errors import RefusedError, SdrsError, StaleTermError, UnavailableError
 from sdrs_core.ids import random_id
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.backup.buckets import Buckets
 from sdrs_storaged.control.backup.policies import Policies
-from sdrs_storaged.control.backup.records import Run, RunKind, Selection, TargetRecord
+from sdrs_storaged.control.backup.records import Run, TargetRecord
 from sdrs_storaged.control.backup.targets import Targets
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.events import Events
