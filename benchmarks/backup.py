@@ -45,6 +45,8 @@ def backup(folder: Path) -> Iterator[Result]:
     """Rounds take turns; each saves, backs up and uploads bytes that the server has never seen."""
     if not is_installed():
         return
+    for name in ("one", "two"):
+        (folder / name).mkdir()
     with running_seaweed(folder / "seaweed") as server:
         client = server.client
         credentials = folder / "credentials.json"
