@@ -63,12 +63,14 @@ class Verifying:
         chosen = [stored async for stored in self._chosen(run) if stored.key > record.done_key]
         record.total_checkpoints = record.done_checkpoints + len(chosen)
         record.total_bytes = record.done_bytes + sum(stored.value.size_bytes for stored in chosen)
-        # Content that several backups have is read once.
+        # Objects that several backups have are read once; the same content under another name is another object.
         read: set[str] = set()
         for stored in chosen:
             copy = stored.value
             record.current = copy.title
-            await self._verify(run, copy, read)
+            # What was found damaged, perhaps a moment ago with another backup, is not cleared by a sample.
+            known = await self._copies.get(copy.target, copy.save_id)
+            await self._verify(run, copy, read, is_full=record.selection.full or bool(known and known.value.damage))
             record.done_checkpoints += 1
             record.done_key = stored.key
             await run.keep()
@@ -87,8 +89,7 @@ class Verifying:
         if damage:
             raise CorruptDataError(f"the backup of {copy.title} in {copy.target} is damaged: {damage}")
 
-    async def _verify(self, run: RunProgress, copy: Copy, read: set[str], *, is_full: bool | None = None) -> str:
-        is_full = run.record.selection.full if is_full is None else is_full
+    async def _verify(self, run: RunProgress, copy: Copy, read: set[str], *, is_full: bool) -> str:
         before = run.record.done_bytes
         damage = ""
         try:
@@ -153,10 +154,10 @@ class Verifying:
     async def _read(self, run: RunProgress, manifest: ShardManifest, read: set[str], *, is_full: bool) -> None:
         for number, blob in enumerate(manifest.blobs):
             is_drawn = (manifest.rank, number) == (0, 0) or random.random() < _SAMPLE
-            if blob.blake3 not in read and (is_full or is_drawn):
+            if blob.place.key not in read and (is_full or is_drawn):
                 await self._read_one(run, blob)
                 if len(read) < _MAX_READ:
-                    read.add(blob.blake3)
+                    read.add(blob.place.key)
 
     async def _read_one(self, run: RunProgress, blob: BackedUpBlob) -> None:
         reading = _Reading(blob)
@@ -175,8 +176,10 @@ class Verifying:
             reading.close()
 
     async def _condemn(self, target: TargetName, blob: BackedUpBlob, damage: str) -> None:
-        """Every backup that uses it is damaged with it."""
+        """Every backup that uses it is damaged with it, also one that is not finished: its ranks are looked up anew."""
         stored = await self._copies.object(target, blob.blake3)
+        if stored and blob.place.key in stored.value.former:
+            return  # its users were told when it was condemned, and others have the content under its new name
         if stored and stored.value.place.key == blob.place.key and stored.value.state is ObjectState.STORED:
             await self._copies.put_object(
                 target, blob.blake3, stored, replace(stored.value, state=ObjectState.CONDEMNED)
@@ -187,7 +190,7 @@ class Verifying:
                 users.add(SaveId(uses.key.split("/")[-2]))
         for save_id in users:
             copy = await self._copies.get(target, save_id)
-            if copy and copy.value.is_good:
+            if copy and copy.value.state is not CopyState.CONDEMNED and not copy.value.damage:
                 await self._copies.change(target, save_id, lambda known: replace(known, damage=damage))
 
 
