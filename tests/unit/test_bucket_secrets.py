@@ -102,8 +102,9 @@ def test_errors_about_a_file_never_quote_it(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("credentials", ["", "ak:hush-hush", "file:", "chain:x", "hush-hush"])
 def test_credentials_themselves_are_no_place(credentials: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="where they are, not what they are"):
+    with pytest.raises(InvalidArgumentError, match="where they are, not what they are") as caught:
         session_with(credentials)
+    assert "hush" not in caught.value.message
 
 
 def test_nothing_that_is_logged_or_shown_has_a_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -181,3 +182,9 @@ def test_a_target_that_makes_no_sense_is_refused_before_anything_is_asked(
 
 def _target(**changes: object) -> Target:
     return Target(TargetName("nas"), **{"bucket": "backups", "endpoint": "http://127.0.0.1:9", **changes})  # type: ignore[arg-type]
+
+
+def test_a_key_itself_is_no_place_and_is_not_repeated() -> None:
+    with pytest.raises(InvalidArgumentError, match="where it is, not what it is") as caught:
+        read_keys(_target(encryption_key=SECRET))
+    assert SECRET not in caught.value.message

@@ -54,9 +54,10 @@ def _read(place: str) -> WrappingKey:
     elif kind == "command" and value:
         data = _output(value)
     else:
+        # Not repeated: it may be the key itself.
         raise InvalidArgumentError(
-            f"an encryption key is found by file:PATH, env:NAME or command:COMMAND, not by {kind!r}: name where it is, "
-            "not what it is"
+            "an encryption key is given as one of file:PATH, env:NAME and command:COMMAND, and what was given is none "
+            "of these: name where it is, not what it is"
         )
     secret = _decoded(data)
     if secret is None:
