@@ -139,6 +139,7 @@ def test_a_policy_is_set_as_it_was_said(controller: BackingUp, sdrs: Any) -> Non
     asked = controller.asked("set_backup_policy").policy
     assert (asked.pool, asked.every_seconds, asked.keep_daily, asked.evict_after_seconds) == ("prod", 900, 7, 1209600)
     sdrs(*("backup", "policy", "set", "prod", "--target", "nas", "--every", "1h", "--cron", "* * * * *"), expect=2)
+    sdrs(*("backup", "policy", "set", "prod", "--target", "nas", "--keep-last", str(1 << 32)), expect=2)
 
 
 def test_a_run_is_waited_for_and_its_end_is_the_exit_code(controller: BackingUp, sdrs: Any) -> None:
