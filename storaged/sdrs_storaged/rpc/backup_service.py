@@ -96,8 +96,8 @@ class BackupService:
     async def start_backup_run(self, request: pb.StartBackupRunRequest) -> pb.StartBackupRunResponse:
         if request.kind not in _KINDS:
             raise InvalidArgumentError("a run backs up, verifies, prunes or imports: say which")
-        run = await self._backups.runs.start(
-            _KINDS[request.kind], request.target, _selection_from(request.selection), request_id=request.request_id
+        run = await self._backups.start(
+            _KINDS[request.kind], request.target, _selection_from(request.selection), request.request_id
         )
         return pb.StartBackupRunResponse(run=self._run(run))
 

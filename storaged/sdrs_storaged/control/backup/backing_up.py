@@ -16,7 +16,7 @@ from sdrs_core.backup.pruning import Kept, decide_pruning
 from sdrs_core.backup.targets import Target
 from sdrs_core.checkpoints import Blob, Save, Shard, newest_by_step
 from sdrs_core.errors import NotFoundError, UnavailableError
-from sdrs_core.ids import JobName, SaveId
+from sdrs_core.ids import SaveId
 from sdrs_core.mirroring import twin_of
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.backup.buckets import Buckets, manifests
@@ -136,9 +136,6 @@ class BackingUp:
         waiting: list[Save] = []
         async for of_step in self._by_step(selection):
             waiting += [save for save in of_step if save.save_id not in backed_up]
-        if selection.step is not None and not waiting:
-            # A clear error for what is not there.
-            await self._catalog.get(JobName(selection.job), selection.step)
         if run.record.policy_key:
             waiting = self._worth_it(run, waiting, list(backed_up.values()))
         return sorted(waiting, key=lambda save: (save.committed_unix_ms, save.step), reverse=True)
