@@ -47,7 +47,7 @@ class BackingUp(FakeController):
         self.target = pb.BackupTarget(name="nas", bucket="b", prefix="p", addressing="auto", credentials="chain")
         self.owner = ""
         self.runs = [make_run()]
-        self.backups = [make_backup(2), make_backup(1, damage="object x is gone")]
+        self.backups = [make_backup(1, damage="object x is gone"), make_backup(2)]
         self.policy = pb.BackupPolicy()
         self.steps = [pb.TestBackupTargetResponse(where="controller", step="write", ok=True)]
 
