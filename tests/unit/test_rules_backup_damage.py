@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sdrs_core.backup import layout
 from sdrs_core.backup.targets import Target
 from sdrs_core.checkpoints import Blob
 from sdrs_core.errors import RefusedError
@@ -117,5 +118,36 @@ def test_a_backup_that_was_interrupted_does_not_go_on_with_content_that_was_foun
             await backed.run(RunKind.VERIFY, full=True)
             assert (await backed.run()).done_checkpoints == 2
             assert len(view.restorable()) == 2
+
+    asyncio.run(run())
+
+
+def test_all_that_is_damaged_in_a_backup_is_mended_not_only_what_is_found_first(target: Target) -> None:
+    async def run() -> None:
+        backed = await Backed.start(target, node_ids=(A, B))
+        await backed.harness.save(1, world_size=3)
+        await backed.run()
+        with BucketView(target) as view:
+            for place in view.places():
+                spoil(target, place.key)
+            await backed.run(RunKind.VERIFY, full=True)
+            assert (await backed.run()).done_checkpoints == 1
+            assert len(view.restorable()) == 1
+
+    asyncio.run(run())
+
+
+def test_content_whose_manifest_was_lost_is_looked_up_before_it_is_relied_on(target: Target) -> None:
+    async def run() -> None:
+        backed = await Backed.start(target, node_ids=(A, B))
+        await backed.harness.save(1, world_size=2)
+        await backed.run()
+        with BucketView(target) as view, open_bucket(target) as bucket:
+            [record] = view.manifests.commits()
+            [place, _] = view.places()
+            bucket.store.delete([layout.checkpoint(record.cluster_id, JOB, 1, record.save_id), place.key])
+            await backed.run(RunKind.VERIFY)
+            assert (await backed.run()).done_checkpoints == 1
+            assert len(view.restorable()) == 1
 
     asyncio.run(run())

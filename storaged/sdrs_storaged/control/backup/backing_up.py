@@ -26,6 +26,7 @@ from sdrs_storaged.control.backup.policies import Policies
 from sdrs_storaged.control.backup.records import Copy, CopyState, ObjectRecord, ObjectState, Selection, Uses
 from sdrs_storaged.control.backup.runs import RunProgress
 from sdrs_storaged.control.backup.uploads import UnreadableError, Uploads
+from sdrs_storaged.control.backup.verifying import missing
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.records import PAGE_ENTRIES, Records
@@ -301,6 +302,12 @@ class BackingUp:
     async def _store(self, work: _Work, forms: Sequence[Blob], identity: str) -> ObjectPlace:
         target, size_bytes = work.target, forms[0].size_bytes
         stored = await self._copies.object(target.name, identity)
+        if stored and stored.value.state is ObjectState.STORED and work.is_anew:
+            # Where something was damaged, more may be: where a manifest is lost, nobody has looked at its content.
+            problem = await self._buckets.call(target, missing, stored.value.place)
+            if problem:
+                condemned = replace(stored.value, state=ObjectState.CONDEMNED)
+                stored = await self._copies.put_object(target.name, identity, stored, condemned)
         if stored and stored.value.state is ObjectState.STORED:
             work.run.record.done_bytes += size_bytes
             return stored.value.place
