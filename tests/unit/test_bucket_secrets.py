@@ -188,3 +188,11 @@ def test_a_key_itself_is_no_place_and_is_not_repeated() -> None:
     with pytest.raises(InvalidArgumentError, match="where it is, not what it is") as caught:
         read_keys(_target(encryption_key=SECRET))
     assert SECRET not in caught.value.message
+
+
+def test_a_former_key_may_be_thrown_away(tmp_path: Path) -> None:
+    present = f"file:{_private(tmp_path / 'k', KEY)}"
+    keys = read_keys(_target(encryption_key=present, former_keys=(f"file:{tmp_path / 'gone'}", "env:NOT_SET_ANYWHERE")))
+
+    assert keys
+    assert (keys.present.secret, keys.former) == (KEY, ())
