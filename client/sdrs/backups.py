@@ -257,9 +257,10 @@ class Backups:
         found: list[Backup] = []
         for name in names:
             request = messages.ListBackupsRequest(target=name, job=job, from_bucket=from_bucket)
-            pages = self._process().control.pages("list_backups", request)
+            pages = self._process().control.pages("list_backups", request, wait_ms=_BUCKET_MS if from_bucket else 0)
             found += (_backup_from(one) for page in pages for one in page.backups)
-        return found
+        # Pages come by the id of the save, and each target has its own.
+        return sorted(found, key=lambda one: (one.job, -one.step, -one.attempt, one.target))
 
     def _call(self, method: str, request: Message, *, wait_ms: int = 0) -> Any:
         return self._process().control.call(method, request, wait_ms=wait_ms)

@@ -14,7 +14,7 @@ import sdrs
 from sdrs.backups import Run
 from sdrs_core.backup.runs import RunKind, Selection
 from sdrs_core.backup.targets import Keep, Policy, Target
-from sdrs_core.errors import AlreadyExistsError, RefusedError
+from sdrs_core.errors import AlreadyExistsError, NotFoundError, RefusedError
 from sdrs_core.ids import PoolName
 from sdrs_storaged.bucket.manifest_store import ManifestStore
 from sdrs_storaged.bucket.opening import open_bucket
@@ -298,5 +298,11 @@ def test_a_bucket_with_versions_and_object_lock_can_be_pruned(
 
 
 def test_a_backup_of_what_is_not_there_is_an_error_that_says_so(cluster: sdrs.Cluster, target: Target) -> None:
-    run = carry_out(cluster, target, job="nobody", step=7)
-    assert 'job "nobody" has no checkpoints' in run.failure
+    """And no failure of the target, which would be warned of until its next run."""
+    with pytest.raises(NotFoundError, match='job "nobody" has no checkpoints'):
+        carry_out(cluster, target, job="nobody", step=7)
+    with pytest.raises(NotFoundError, match='pool "nowhere" does not exist'):
+        carry_out(cluster, target, pool="nowhere")
+    with pytest.raises(NotFoundError, match='pool "nowhere" does not exist'):
+        cluster.backups.start(RunKind.IMPORT, target.name, Selection(into_pool="nowhere"))
+    assert not cluster.backups.target(target.name).failure

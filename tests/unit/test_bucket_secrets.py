@@ -102,8 +102,9 @@ def test_errors_about_a_file_never_quote_it(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("credentials", ["", "ak:hush-hush", "file:", "chain:x", "hush-hush"])
 def test_credentials_themselves_are_no_place(credentials: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="where they are, not what they are"):
+    with pytest.raises(InvalidArgumentError, match="where they are, not what they are") as caught:
         session_with(credentials)
+    assert "hush" not in caught.value.message
 
 
 def test_nothing_that_is_logged_or_shown_has_a_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -181,3 +182,17 @@ def test_a_target_that_makes_no_sense_is_refused_before_anything_is_asked(
 
 def _target(**changes: object) -> Target:
     return Target(TargetName("nas"), **{"bucket": "backups", "endpoint": "http://127.0.0.1:9", **changes})  # type: ignore[arg-type]
+
+
+def test_a_key_itself_is_no_place_and_is_not_repeated() -> None:
+    with pytest.raises(InvalidArgumentError, match="where it is, not what it is") as caught:
+        read_keys(_target(encryption_key=SECRET))
+    assert SECRET not in caught.value.message
+
+
+def test_a_former_key_may_be_thrown_away(tmp_path: Path) -> None:
+    present = f"file:{_private(tmp_path / 'k', KEY)}"
+    keys = read_keys(_target(encryption_key=present, former_keys=(f"file:{tmp_path / 'gone'}", "env:NOT_SET_ANYWHERE")))
+
+    assert keys
+    assert (keys.present.secret, keys.former) == (KEY, ())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 import pytest
 
@@ -92,6 +94,13 @@ def test_sizes_are_read_with_their_unit(text: str, count: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not an amount of bytes"):
         size(text)
+
+
+@pytest.mark.parametrize("read", [duration, size])
+@pytest.mark.parametrize("text", [str(1 << 63), "9" * 400])
+def test_a_number_that_no_message_can_carry_is_refused(read: Callable[[str], int], text: str) -> None:
+    with pytest.raises(click.BadParameter, match="use a smaller number"):
+        read(text)
 
 
 @pytest.mark.parametrize(

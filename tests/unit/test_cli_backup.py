@@ -47,7 +47,7 @@ class BackingUp(FakeController):
         self.target = pb.BackupTarget(name="nas", bucket="b", prefix="p", addressing="auto", credentials="chain")
         self.owner = ""
         self.runs = [make_run()]
-        self.backups = [make_backup(2), make_backup(1, damage="object x is gone")]
+        self.backups = [make_backup(1, damage="object x is gone"), make_backup(2)]
         self.policy = pb.BackupPolicy()
         self.steps = [pb.TestBackupTargetResponse(where="controller", step="write", ok=True)]
 
@@ -139,6 +139,7 @@ def test_a_policy_is_set_as_it_was_said(controller: BackingUp, sdrs: Any) -> Non
     asked = controller.asked("set_backup_policy").policy
     assert (asked.pool, asked.every_seconds, asked.keep_daily, asked.evict_after_seconds) == ("prod", 900, 7, 1209600)
     sdrs(*("backup", "policy", "set", "prod", "--target", "nas", "--every", "1h", "--cron", "* * * * *"), expect=2)
+    sdrs(*("backup", "policy", "set", "prod", "--target", "nas", "--keep-last", str(1 << 32)), expect=2)
 
 
 def test_a_run_is_waited_for_and_its_end_is_the_exit_code(controller: BackingUp, sdrs: Any) -> None:

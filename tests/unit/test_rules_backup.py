@@ -204,6 +204,22 @@ def test_a_deposed_controller_publishes_nothing(target: Target) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("kind", [RunKind.BACKUP, RunKind.PRUNE])
+def test_once_another_cluster_has_taken_a_prefix_over_nothing_is_written_or_deleted_there(
+    target: Target, kind: RunKind
+) -> None:
+    async def run() -> None:
+        backed = await with_backups(target, 1, 2)
+        await backed.harness.save(3)
+        with BucketView(target) as view, open_bucket(target) as bucket:
+            before = view.restorable()
+            ManifestStore(bucket, "f" * 32).take_over()
+            assert f"cluster {'f' * 32} has taken over" in (await backed.run(kind)).failure
+            assert view.restorable() == before
+
+    asyncio.run(run())
+
+
 def test_a_node_that_cannot_reach_the_bucket_is_passed_over(target: Target) -> None:
     async def run() -> None:
         backed = await with_backups(target)

@@ -14,6 +14,8 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d+)([smhdw]?)\Z")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmgtp]?)(i?)b?(?:/s)?\Z", re.IGNORECASE)
+# The largest number that goes over the wire.
+_MOST = (1 << 63) - 1
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _RATE_UNITS = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s")
 
@@ -72,7 +74,7 @@ def duration(text: str) -> int:
     match = _DURATION.match(text)
     if match is None:
         raise click.BadParameter(f"{text!r} is not a duration: use 90s, 15m, 12h, 7d or 2w")
-    return int(match[1]) * _SECONDS_OF_UNIT[match[2] or "s"]
+    return _possible(int(match[1]) * _SECONDS_OF_UNIT[match[2] or "s"], text)
 
 
 def size(text: str) -> int:
@@ -81,7 +83,17 @@ def size(text: str) -> int:
     if match is None:
         raise click.BadParameter(f"{text!r} is not an amount of bytes: use 500GiB, 200MB or 0")
     unit = 1024 if match[3] else 1000
-    return int(float(match[1]) * unit ** _POWERS[match[2].lower()])
+    try:
+        count = int(float(match[1]) * unit ** _POWERS[match[2].lower()])
+    except OverflowError:
+        count = _MOST + 1
+    return _possible(count, text)
+
+
+def _possible(count: int, text: str) -> int:
+    if count > _MOST:
+        raise click.BadParameter(f"{text!r} is more than anything can be: use a smaller number")
+    return count
 
 
 def step_number(text: str) -> int:

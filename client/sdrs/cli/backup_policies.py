@@ -14,7 +14,7 @@ from sdrs.cli.settings import F, Settings, VerbGroup, pass_settings, yes_option
 from sdrs_core.backup.targets import Keep, Policy, TargetName
 from sdrs_core.ids import PoolName
 
-_COUNT = click.IntRange(min=0)
+_COUNT = click.IntRange(0, (1 << 31) - 1)
 
 
 @click.group(

@@ -37,7 +37,7 @@ class _LevelChoice(_Choice):
 
 _LEVELS = _LevelChoice([level.name for level in Level if level is not Level.NONE])
 _READ_POLICIES = click.Choice([policy.value.replace("_", "-") for policy in ReadPolicy])
-_COUNT = click.IntRange(min=0)
+_COUNT = click.IntRange(0, (1 << 31) - 1)
 
 
 @click.group(

@@ -90,11 +90,11 @@ class Control:
             getattr(stub, method), requests, timeout_seconds=timeout_seconds, peer=f"the controller at {address}"
         )
 
-    def pages(self, method: str, request: Any) -> Iterator[Any]:
-        """Every page of a list."""
+    def pages(self, method: str, request: Any, *, wait_ms: int = 0) -> Iterator[Any]:
+        """Every page of a list; ``wait_ms`` is for each, as ``call`` has it."""
         request.page_size = request.page_size or MAX_PAGE_SIZE
         while True:
-            page = self.call(method, request)
+            page = self.call(method, request, wait_ms=wait_ms)
             yield page
             if not page.next_page_token:
                 return

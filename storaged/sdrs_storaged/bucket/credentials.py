@@ -47,9 +47,10 @@ def session_with(credentials: str) -> Any:
     elif kind == "env" and value:
         found = _Watched(lambda: _from_environment(value, os.environ), lambda: None)
     else:
+        # Not repeated: it may be a secret that was put in the wrong place.
         raise InvalidArgumentError(
-            f"credentials {kind!r} are none of chain, file:PATH, profile:NAME and env:PREFIX: name where they are, "
-            "not what they are"
+            "credentials are given as one of chain, file:PATH, profile:NAME and env:PREFIX, and what was given is none "
+            "of these: name where they are, not what they are"
         )
     session = _session()
     session.get_component("credential_provider").providers[:] = [_Given(found)]

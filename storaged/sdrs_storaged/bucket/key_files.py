@@ -8,6 +8,8 @@ import hashlib
 import os
 import re
 import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sdrs_core.backup.targets import Target
@@ -39,7 +41,14 @@ def read_keys(target: Target) -> WrappingKeys | None:
     """None: the target is not encrypted."""
     if not target.encryption_key:
         return None
-    return WrappingKeys(_read(target.encryption_key), tuple(map(_read, target.former_keys)))
+    return WrappingKeys(_read(target.encryption_key), tuple(_readable(target.former_keys)))
+
+
+def _readable(places: tuple[str, ...]) -> Iterator[WrappingKey]:
+    """Once nothing is under a former key any more it may be thrown away; whoever still needs it is told its id."""
+    for place in places:
+        with suppress(PermissionDeniedError):
+            yield _read(place)
 
 
 def _read(place: str) -> WrappingKey:
@@ -54,9 +63,10 @@ def _read(place: str) -> WrappingKey:
     elif kind == "command" and value:
         data = _output(value)
     else:
+        # Not repeated: it may be the key itself.
         raise InvalidArgumentError(
-            f"an encryption key is found by file:PATH, env:NAME or command:COMMAND, not by {kind!r}: name where it is, "
-            "not what it is"
+            "an encryption key is given as one of file:PATH, env:NAME and command:COMMAND, and what was given is none "
+            "of these: name where it is, not what it is"
         )
     secret = _decoded(data)
     if secret is None:

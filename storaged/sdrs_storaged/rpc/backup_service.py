@@ -88,11 +88,11 @@ class BackupService:
     async def start_backup_run(self, request: pb.StartBackupRunRequest) -> pb.StartBackupRunResponse:
         if request.kind not in backup_convert.RUN_KINDS:
             raise InvalidArgumentError("a run backs up, verifies, prunes or imports: say which")
-        run = await self._backups.runs.start(
+        run = await self._backups.start(
             backup_convert.RUN_KINDS[request.kind],
             request.target,
             backup_convert.selection_from(request.selection),
-            request_id=request.request_id,
+            request.request_id,
         )
         return pb.StartBackupRunResponse(run=self._run(run))
 

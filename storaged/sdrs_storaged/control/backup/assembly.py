@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
-from sdrs_core.backup.runs import RunKind
+from sdrs_core.backup.runs import RunKind, Selection
 from sdrs_core.backup.targets import Target, TargetName
 from sdrs_core.checkpoints import Save
 from sdrs_core.cluster import NodeState
 from sdrs_core.errors import RefusedError, SdrsError, StaleTermError
+from sdrs_core.ids import JobName
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.backup.backing_up import BackingUp
 from sdrs_storaged.control.backup.buckets import Buckets
@@ -21,6 +22,7 @@ from sdrs_storaged.control.backup.listing import Listing
 from sdrs_storaged.control.backup.orders import BackupCalls, ProbeStep
 from sdrs_storaged.control.backup.policies import Policies
 from sdrs_storaged.control.backup.pruning import Pruning
+from sdrs_storaged.control.backup.records import Run
 from sdrs_storaged.control.backup.rubbish import Rubbish
 from sdrs_storaged.control.backup.runs import RunProgress, Runs
 from sdrs_storaged.control.backup.standing import Standing
@@ -55,6 +57,7 @@ class Backups:
         cluster_id = members.cluster.id
         self._records = records
         self._members = members
+        self._catalog = catalog
         self._nodes = nodes
         self.buckets = Buckets()
         self.targets = Targets(records, self.buckets, events, members.cluster)
@@ -108,6 +111,17 @@ class Backups:
     async def run(self) -> None:
         await self._look()
         await self.runs.run()
+
+    async def start(self, kind: RunKind, target: str, selection: Selection, request_id: str) -> Run:
+        """By an operator. What does not exist is told at once: it is no failure of the target."""
+        self.targets.get(target)
+        if kind is RunKind.BACKUP and selection.pool:
+            self._members.pool(selection.pool)
+        if kind is RunKind.BACKUP and selection.step is not None:
+            await self._catalog.get(JobName(selection.job), selection.step)
+        if kind is RunKind.IMPORT and selection.into_pool:
+            self._members.pool(selection.into_pool)
+        return await self.runs.start(kind, target, selection, request_id=request_id)
 
     async def _look(self) -> None:
         for record in self.targets.all():

@@ -17,7 +17,7 @@ from sdrs_core.backup.runs import Selection
 from sdrs_core.backup.targets import Target
 from sdrs_core.checkpoints import Blob, Save, Shard, newest_by_step
 from sdrs_core.errors import NotFoundError, UnavailableError
-from sdrs_core.ids import JobName, SaveId
+from sdrs_core.ids import SaveId
 from sdrs_core.mirroring import twin_of
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.backup.buckets import Buckets, manifests
@@ -27,6 +27,7 @@ from sdrs_storaged.control.backup.policies import Policies
 from sdrs_storaged.control.backup.records import Copy, CopyState, ObjectRecord, ObjectState, Uses
 from sdrs_storaged.control.backup.runs import RunProgress
 from sdrs_storaged.control.backup.uploads import UnreadableError, Uploads
+from sdrs_storaged.control.backup.verifying import missing
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.records import PAGE_ENTRIES, Records
@@ -137,9 +138,6 @@ class BackingUp:
         waiting: list[Save] = []
         async for of_step in self._by_step(selection):
             waiting += [save for save in of_step if save.save_id not in backed_up]
-        if selection.step is not None and not waiting:
-            # A clear error for what is not there.
-            await self._catalog.get(JobName(selection.job), selection.step)
         if run.record.policy_key:
             waiting = self._worth_it(run, waiting, list(backed_up.values()))
         return sorted(waiting, key=lambda save: (save.committed_unix_ms, save.step), reverse=True)
@@ -305,6 +303,12 @@ class BackingUp:
     async def _store(self, work: _Work, forms: Sequence[Blob], identity: str) -> ObjectPlace:
         target, size_bytes = work.target, forms[0].size_bytes
         stored = await self._copies.object(target.name, identity)
+        if stored and stored.value.state is ObjectState.STORED and work.is_anew:
+            # Where something was damaged, more may be: where a manifest is lost, nobody has looked at its content.
+            problem = await self._buckets.call(target, missing, stored.value.place)
+            if problem:
+                condemned = replace(stored.value, state=ObjectState.CONDEMNED)
+                stored = await self._copies.put_object(target.name, identity, stored, condemned)
         if stored and stored.value.state is ObjectState.STORED:
             work.run.record.done_bytes += size_bytes
             return stored.value.place

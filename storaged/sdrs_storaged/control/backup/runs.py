@@ -19,7 +19,7 @@ from sdrs_core.backup.targets import Target, TargetName
 from sdrs_core.errors import RefusedError, SdrsError, StaleTermError, UnavailableError
 from sdrs_core.ids import random_id
 from sdrs_storaged.control import keys
-from sdrs_storaged.control.backup.buckets import Buckets
+from sdrs_storaged.control.backup.buckets import Buckets, manifests
 from sdrs_storaged.control.backup.policies import Policies
 from sdrs_storaged.control.backup.records import Run, TargetRecord
 from sdrs_storaged.control.backup.targets import Targets
@@ -45,6 +45,8 @@ _LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 20.0
 # Waits between tries of a run that cannot go on for now; once they are used up without a byte moved, it is given up.
 _BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
+# The others only read what is under the prefix, whoever owns it.
+_WRITING = (RunKind.BACKUP, RunKind.PRUNE)
 
 
 class StoppedError(RefusedError):
@@ -156,7 +158,7 @@ class Runs:
     ) -> Run:
         """One that is under way already is joined if it is the same, and else in the way."""
         name = self._targets.get(target).name
-        if kind is not RunKind.IMPORT and kind is not RunKind.VERIFY:
+        if kind in _WRITING:
             self._targets.writable(target)
         async with self._lock:
             last = self._known.get(name)
@@ -316,6 +318,8 @@ class Runs:
             return
         # By the run: the next controller of this history goes on with the same one, another history has others.
         holder, term = progress.record.id, self._records.term.number
+        if progress.record.kind in _WRITING:
+            await self._buckets.call(target, _check_owner, self._cluster_id)
         lock = await self._buckets.call(target, _acquire, self._cluster_id, holder, term)
         renewing = asyncio.create_task(self._renew(progress, lock))
         try:
@@ -329,6 +333,8 @@ class Runs:
         while True:
             await asyncio.sleep(_RENEW_SECONDS)
             try:
+                if progress.record.kind in _WRITING:
+                    await self._buckets.call(progress.target, _check_owner, self._cluster_id)
                 await self._buckets.call(progress.target, lambda _: lock.renew())
             except UnavailableError as error:
                 log.warning("backup_lock_not_renewed", target=progress.target.name, why=error.message)
@@ -389,3 +395,15 @@ def _acquire(bucket: Bucket, cluster_id: str, holder: str, term: int) -> PrefixL
     lock = PrefixLock(bucket, cluster_id, holder, time.time, _LEASE_SECONDS)
     lock.acquire(term)
     return lock
+
+
+def _check_owner(bucket: Bucket, cluster_id: str) -> None:
+    """Another may have taken the prefix over, and count on what is there: nothing of it may go by our rules (P25)."""
+    found = manifests(bucket, cluster_id)
+    owner = found.read_owner() or found.claim()
+    if owner.cluster_id != cluster_id:
+        name = bucket.target.name
+        raise RefusedError(
+            f"cluster {owner.cluster_id} has taken over the prefix of backup target {name}: add a target with another "
+            f"prefix and remove this one, or take it back with sdrs backup target add {name} ... --take-over"
+        )

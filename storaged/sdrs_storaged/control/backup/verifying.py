@@ -63,12 +63,14 @@ class Verifying:
         chosen = [stored async for stored in self._chosen(run) if stored.key > record.done_key]
         record.total_checkpoints = record.done_checkpoints + len(chosen)
         record.total_bytes = record.done_bytes + sum(stored.value.size_bytes for stored in chosen)
-        # Content that several backups have is read once.
+        # Objects that several backups have are read once; the same content under another name is another object.
         read: set[str] = set()
         for stored in chosen:
             copy = stored.value
             record.current = copy.title
-            await self._verify(run, copy, read)
+            # What was found damaged, perhaps a moment ago with another backup, is not cleared by a sample.
+            known = await self._copies.get(copy.target, copy.save_id)
+            await self._verify(run, copy, read, is_full=record.selection.full or bool(known and known.value.damage))
             record.done_checkpoints += 1
             record.done_key = stored.key
             await run.keep()
@@ -87,21 +89,12 @@ class Verifying:
         if damage:
             raise CorruptDataError(f"the backup of {copy.title} in {copy.target} is damaged: {damage}")
 
-    async def _verify(self, run: RunProgress, copy: Copy, read: set[str], *, is_full: bool | None = None) -> str:
-        is_full = run.record.selection.full if is_full is None else is_full
+    async def _verify(self, run: RunProgress, copy: Copy, read: set[str], *, is_full: bool) -> str:
         before = run.record.done_bytes
-        damage = ""
-        try:
-            commit = await self._commit(run.target, copy)
-            for rank in range(copy.world_size):
-                manifest = await self._manifest(run.target, commit, rank)
-                await self._look_up(run.target, manifest)
-                await self._read(run, manifest, read, is_full=is_full)
-        except _DamagedContentError as error:
-            damage = str(error)
-            await self._condemn(run.target.name, error.blob, damage)
-        except (NotFoundError, CorruptDataError) as error:
-            damage = error.message
+        first, count = "", 0
+        async for problem in self._problems(run, copy, read, is_full=is_full):
+            first, count = first or problem, count + 1
+        damage = f"{first} (and {count - 1} more)" if count > 1 else first
         run.record.done_bytes = before + copy.size_bytes
         now = self._clock.unix_ms()
         event: tuple[Op, ...] = ()
@@ -115,6 +108,25 @@ class Verifying:
             copy.target, copy.save_id, lambda known: replace(known, verified_unix_ms=now, damage=damage), event
         )
         return damage
+
+    async def _problems(self, run: RunProgress, copy: Copy, read: set[str], *, is_full: bool) -> AsyncIterator[str]:
+        """All of them: what is not found now would be relied on by the backup that mends the others."""
+        try:
+            commit = await self._commit(run.target, copy)
+        except (NotFoundError, CorruptDataError) as error:
+            yield error.message
+            return
+        for rank in range(copy.world_size):
+            try:
+                manifest = await self._manifest(run.target, commit, rank)
+            except (NotFoundError, CorruptDataError) as error:
+                yield error.message
+                continue
+            damaged = await self._look_up(run.target, manifest)
+            damaged |= await self._read(run, manifest, read, set(damaged), is_full=is_full)
+            await self._condemn(run.target.name, damaged)
+            for problem in damaged.values():
+                yield problem
 
     async def _commit(self, target: Target, copy: Copy) -> CommitRecord:
         record = await self._buckets.call(
@@ -134,29 +146,34 @@ class Verifying:
             target, lambda bucket: manifests(bucket, self._cluster_id).get_shard(commit, rank)
         )
 
-    async def _look_up(self, target: Target, manifest: ShardManifest) -> None:
+    async def _look_up(self, target: Target, manifest: ShardManifest) -> dict[BackedUpBlob, str]:
+        """Of those that are missing or have another size, what is wrong."""
+        found: dict[BackedUpBlob, str] = {}
         for start in range(0, len(manifest.blobs), _HEADS_AT_ONCE):
             some = manifest.blobs[start : start + _HEADS_AT_ONCE]
-            await all_of(self._look_up_one(target, blob) for blob in some)
+            problems = await all_of(self._look_up_one(target, blob) for blob in some)
+            found |= {blob: problem for blob, problem in zip(some, problems, strict=True) if problem}
+        return found
 
-    async def _look_up_one(self, target: Target, blob: BackedUpBlob) -> None:
-        try:
-            found_bytes = await self._buckets.call(target, lambda bucket: bucket.store.head(blob.place.key).size_bytes)
-        except NotFoundError:
-            raise _DamagedContentError(blob, f"object {blob.place.key} is missing") from None
-        wanted_bytes = await self._buckets.call(target, _stored_bytes, blob.place)
-        if found_bytes != wanted_bytes:
-            raise _DamagedContentError(
-                blob, f"object {blob.place.key} has {found_bytes} bytes, it should have {wanted_bytes}"
-            )
+    async def _look_up_one(self, target: Target, blob: BackedUpBlob) -> str:
+        return await self._buckets.call(target, missing, blob.place)
 
-    async def _read(self, run: RunProgress, manifest: ShardManifest, read: set[str], *, is_full: bool) -> None:
+    async def _read(
+        self, run: RunProgress, manifest: ShardManifest, read: set[str], but: set[BackedUpBlob], *, is_full: bool
+    ) -> dict[BackedUpBlob, str]:
+        found: dict[BackedUpBlob, str] = {}
         for number, blob in enumerate(manifest.blobs):
             is_drawn = (manifest.rank, number) == (0, 0) or random.random() < _SAMPLE
-            if blob.blake3 not in read and (is_full or is_drawn):
+            if blob.place.key in read or blob in but or not (is_full or is_drawn):
+                continue
+            try:
                 await self._read_one(run, blob)
-                if len(read) < _MAX_READ:
-                    read.add(blob.blake3)
+            except (NotFoundError, CorruptDataError) as error:
+                found[blob] = error.message
+                continue
+            if len(read) < _MAX_READ:
+                read.add(blob.place.key)
+        return found
 
     async def _read_one(self, run: RunProgress, blob: BackedUpBlob) -> None:
         reading = _Reading(blob)
@@ -169,34 +186,29 @@ class Verifying:
                 run.record.moved_bytes += size_bytes
                 if limit:
                     await asyncio.sleep(size_bytes / limit)
-        except (NotFoundError, CorruptDataError) as error:
-            raise _DamagedContentError(blob, error.message) from None
         finally:
             reading.close()
 
-    async def _condemn(self, target: TargetName, blob: BackedUpBlob, damage: str) -> None:
-        """Every backup that uses it is damaged with it."""
-        stored = await self._copies.object(target, blob.blake3)
-        if stored and stored.value.place.key == blob.place.key and stored.value.state is ObjectState.STORED:
-            await self._copies.put_object(
-                target, blob.blake3, stored, replace(stored.value, state=ObjectState.CONDEMNED)
-            )
-        users: set[SaveId] = set()
-        async for uses in self._copies.uses(target):
-            if blob.blake3 in uses.value.identities:
-                users.add(SaveId(uses.key.split("/")[-2]))
-        for save_id in users:
+    async def _condemn(self, target: TargetName, damaged: dict[BackedUpBlob, str]) -> None:
+        """Every backup that uses it is damaged with it, also one that is not finished: its ranks are looked up anew."""
+        problems: dict[str, str] = {}
+        for blob, problem in damaged.items():
+            stored = await self._copies.object(target, blob.blake3)
+            if stored and blob.place.key in stored.value.former:
+                continue  # its users were told when it was condemned, and others have the content under its new name
+            problems[blob.blake3] = problem
+            if stored and stored.value.place.key == blob.place.key and stored.value.state is ObjectState.STORED:
+                condemned = replace(stored.value, state=ObjectState.CONDEMNED)
+                await self._copies.put_object(target, blob.blake3, stored, condemned)
+        users: dict[SaveId, str] = {}
+        if problems:
+            async for uses in self._copies.uses(target):
+                for identity in problems.keys() & set(uses.value.identities):
+                    users[SaveId(uses.key.split("/")[-2])] = problems[identity]
+        for save_id, problem in users.items():
             copy = await self._copies.get(target, save_id)
-            if copy and copy.value.is_good:
-                await self._copies.change(target, save_id, lambda known: replace(known, damage=damage))
-
-
-class _DamagedContentError(CorruptDataError):
-    """It never crosses the wire."""
-
-    def __init__(self, blob: BackedUpBlob, what: str) -> None:
-        super().__init__(what)
-        self.blob = blob
+            if copy and copy.value.state is not CopyState.CONDEMNED and not copy.value.damage:
+                await self._copies.change(target, save_id, lambda known, why=problem: replace(known, damage=why))  # type: ignore[misc]
 
 
 class _Reading:
@@ -238,8 +250,18 @@ class _Reading:
             self._reader.close()
 
 
-def _stored_bytes(bucket: Bucket, place: ObjectPlace) -> int:
-    """Of the object, which is larger than its content where it is encrypted."""
+def missing(bucket: Bucket, place: ObjectPlace) -> str:
+    """What a look at its name and size finds wrong with an object; empty: nothing."""
     from sdrs_storaged.bucket.encryption import sealed_bytes
 
-    return sealed_bytes(place.size_bytes) if place.data_key_id else place.size_bytes
+    try:
+        found_bytes = bucket.store.head(place.key).size_bytes
+    except NotFoundError:
+        return f"object {place.key} is missing"
+    # It is larger than its content where it is encrypted.
+    wanted_bytes = sealed_bytes(place.size_bytes) if place.data_key_id else place.size_bytes
+    return (
+        ""
+        if found_bytes == wanted_bytes
+        else (f"object {place.key} has {found_bytes} bytes, it should have {wanted_bytes}")
+    )
