@@ -20,6 +20,7 @@ from sdrs_storaged.bucket.bucket import Bucket
 from sdrs_storaged.bucket.manifest_store import ManifestStore
 from sdrs_storaged.bucket.patience import Patience
 from sdrs_storaged.bucket.store import ByteStream, ObjectStore, Part, StoredObject, Upload
+from sdrs_storaged.bucket.transfer_memory import TransferMemory
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.backup.records import Copy, CopyState
 from sdrs_storaged.control.records import put
@@ -93,9 +94,9 @@ class MemoryBuckets:
     def store(self, name: str = NAS) -> MemoryStore:
         return self.stores.setdefault(name, MemoryStore())
 
-    def open(self, target: Target, patience: Patience | None = None) -> Bucket:
+    def open(self, target: Target, patience: Patience | None = None, memory: TransferMemory | None = None) -> Bucket:
         # By bucket and prefix: two targets may lead to the same place.
-        return Bucket(target, self.store(target.bucket), None, Patience(quick_tries=1, tries=1))
+        return Bucket(target, self.store(target.bucket), None, Patience(quick_tries=1, tries=1), memory)
 
 
 @pytest.fixture

@@ -13,17 +13,27 @@ from sdrs_storaged.bucket.encryption import DataKey, DataKeys, ObjectCipher
 from sdrs_storaged.bucket.failures import where
 from sdrs_storaged.bucket.patience import Patience
 from sdrs_storaged.bucket.store import ObjectStore
+from sdrs_storaged.bucket.transfer_memory import TransferMemory
 
 
 class Bucket:
     """Safe for use by several threads; all calls block. ``store`` has keys relative to the target's prefix."""
 
-    def __init__(self, target: Target, store: ObjectStore, keys: DataKeys | None, patience: Patience) -> None:
+    def __init__(
+        self,
+        target: Target,
+        store: ObjectStore,
+        keys: DataKeys | None,
+        patience: Patience,
+        memory: TransferMemory | None = None,
+    ) -> None:
+        """``memory``: what its transfers share with those of other buckets."""
         self.target = target
         self.store = store
         # None where the target is not encrypted.
         self.keys = keys
         self.patience = patience
+        self.memory = memory or TransferMemory()
 
     def new_data_key_id(self, cluster_id: str) -> str:
         """Under which data key new objects and manifests go; made if there is none yet. Empty: not encrypted."""

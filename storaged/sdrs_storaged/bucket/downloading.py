@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from sdrs_core.backup.manifests import ObjectPlace
 from sdrs_core.errors import InvalidArgumentError, UnavailableError
@@ -14,6 +15,7 @@ from sdrs_storaged.bucket.encryption import CHUNK_BYTES, SEALED_CHUNK_BYTES, TAG
 
 # So many chunks are asked for at a time.
 CHUNKS_PER_SPAN = 8
+_SPAN_BYTES = CHUNKS_PER_SPAN * SEALED_CHUNK_BYTES
 # Read from the connection at once.
 _READ_BYTES = 1 << 20
 
@@ -21,7 +23,8 @@ _READ_BYTES = 1 << 20
 class ObjectReader:
     """The plain content of an object from some offset to its end; ``rpc.sources.Opened``. For one thread.
 
-    Holds a span for each of ``target.concurrency`` threads, and one that is being read from (I10).
+    Holds the span that is being read from, and reads ahead for ``target.concurrency`` more as far as there is memory
+    that all transfers share (I10).
     """
 
     def __init__(self, bucket: Bucket, place: ObjectPlace, offset: int) -> None:
@@ -33,15 +36,18 @@ class ObjectReader:
         self._left_bytes = place.size_bytes - offset
         # Content is read from the beginning of a chunk on.
         self._skip_bytes = offset % CHUNK_BYTES
-        self._spans = self._cut(offset // CHUNK_BYTES)
-        span_count = -(-(self._left_bytes + self._skip_bytes) // (CHUNKS_PER_SPAN * CHUNK_BYTES))
+        self._next_chunk = offset // CHUNK_BYTES
+        self._chunk_count = -(-place.size_bytes // CHUNK_BYTES)
+        span_count = -(-(self._chunk_count - self._next_chunk) // CHUNKS_PER_SPAN)
         self._ahead = min(bucket.target.concurrency, span_count)
         # A single span needs no thread.
         self._workers = ThreadPoolExecutor(self._ahead, thread_name_prefix="range") if self._ahead > 1 else None
-        self._coming: deque[Future[memoryview]] = deque()
+        self._coming: deque[tuple[memoryview, Future[memoryview]]] = deque()
         self._plain = memoryview(b"")
-        # Memory that the last span was in: the next one goes there.
-        self._spare: list[bytearray] = []
+        self._loan = bucket.memory.loan()
+        # What ``_plain`` is in.
+        self._buffer: memoryview | None = None
+        self._lock = threading.Lock()
         self._closed = threading.Event()
 
     def receive(self, into: memoryview) -> None:
@@ -67,33 +73,62 @@ class ObjectReader:
     def close(self) -> None:
         """Does not wait for a store that hangs: threads end by themselves, and their bytes are not used."""
         self._closed.set()
-        self._plain = memoryview(b"")
+        self._give_back()
+        while self._coming:
+            buffer, coming = self._coming.popleft()
+            # Not before the thread is through with it.
+            coming.add_done_callback(partial(self._given_back, buffer))
         if self._workers:
             self._workers.shutdown(wait=False, cancel_futures=True)
+        self._loan.close()
 
-    def _cut(self, first_chunk: int) -> Iterator[tuple[int, int]]:
-        """(first chunk, content's bytes) of each span."""
-        for chunk in range(first_chunk, -(-self._place.size_bytes // CHUNK_BYTES), CHUNKS_PER_SPAN):
-            yield chunk, min(CHUNKS_PER_SPAN * CHUNK_BYTES, self._place.size_bytes - chunk * CHUNK_BYTES)
+    def _give_back(self) -> None:
+        self._plain = memoryview(b"")
+        with self._lock:
+            buffer, self._buffer = self._buffer, None
+        if buffer is not None:
+            self._loan.give(buffer)
+
+    def _given_back(self, buffer: memoryview, _: Future[memoryview]) -> None:
+        self._loan.give(buffer)
+
+    def _cut(self) -> tuple[int, int]:
+        """(first chunk, content's bytes) of the next span."""
+        chunk = self._next_chunk
+        self._next_chunk += CHUNKS_PER_SPAN
+        return chunk, min(CHUNKS_PER_SPAN * CHUNK_BYTES, self._place.size_bytes - chunk * CHUNK_BYTES)
 
     def _next_span(self) -> memoryview:
+        self._give_back()
         if self._workers is None:
-            return self._fetch(*next(self._spans), bytearray())
-        if self._plain.obj is not None and isinstance(self._plain.obj, bytearray):
-            self._spare.append(self._plain.obj)
-        while len(self._coming) < self._ahead and (span := next(self._spans, None)):
-            memory = self._spare.pop() if self._spare else bytearray()
-            self._coming.append(self._workers.submit(self._fetch, *span, memory))
-        return self._coming.popleft().result()
+            buffer = self._loan.take(_SPAN_BYTES)
+            assert buffer is not None, "the first one is always there"
+            return self._arrived(buffer, partial(self._fetch, *self._cut(), buffer))
+        # One is to be had at least, unless one is coming.
+        while self._next_chunk < self._chunk_count and len(self._coming) < self._ahead:
+            buffer = self._loan.take(_SPAN_BYTES)
+            if buffer is None:
+                break
+            self._coming.append((buffer, self._workers.submit(self._fetch, *self._cut(), buffer)))
+        buffer, coming = self._coming.popleft()
+        return self._arrived(buffer, coming.result)
 
-    def _fetch(self, first_chunk: int, plain_bytes: int, memory: bytearray) -> memoryview:
-        """Into ``memory``, which is made larger if need be."""
+    def _arrived(self, buffer: memoryview, fetched: Callable[[], memoryview]) -> memoryview:
+        try:
+            plain = fetched()
+            self._check()
+        except BaseException:
+            self._loan.give(buffer)
+            raise
+        # Only from here on may somebody who closes this meanwhile give it back: nobody writes into it any more.
+        with self._lock:
+            self._buffer = buffer
+        return plain
+
+    def _fetch(self, first_chunk: int, plain_bytes: int, view: memoryview) -> memoryview:
         offset, size_bytes = first_chunk * CHUNK_BYTES, plain_bytes
         if self._cipher:
             offset, size_bytes = first_chunk * SEALED_CHUNK_BYTES, sealed_bytes(plain_bytes)
-        if len(memory) < size_bytes:
-            memory = bytearray(size_bytes)
-        view = memoryview(memory)
         self._fill(offset, view[:size_bytes])
         if not self._cipher:
             return view[:size_bytes]

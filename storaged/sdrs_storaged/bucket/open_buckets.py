@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sdrs_core.backup.manifests import ObjectPlace
 from sdrs_core.backup.targets import Target
+from sdrs_storaged.bucket.transfer_memory import TransferMemory
 
 if TYPE_CHECKING:
     from sdrs_storaged.bucket.bucket import Bucket
@@ -24,6 +25,7 @@ class OpenBuckets:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[Target, tuple[Bucket, float]] = {}
+        self._memory = TransferMemory()
 
     def open(self, target: Target, place: ObjectPlace, offset: int) -> ObjectReader:
         # Only where there is a target: what speaks with buckets takes long to load.
@@ -38,7 +40,7 @@ class OpenBuckets:
             bucket, until_seconds = self._open.get(target, (None, 0.0))
         if bucket is not None and time.monotonic() < until_seconds:
             return bucket
-        bucket = open_bucket(target)
+        bucket = open_bucket(target, memory=self._memory)
         with self._lock:
             self._open.pop(target, None)
             self._open[target] = bucket, time.monotonic() + _KEPT_SECONDS

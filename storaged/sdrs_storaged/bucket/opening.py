@@ -11,11 +11,12 @@ from sdrs_storaged.bucket.encryption import DataKeys
 from sdrs_storaged.bucket.key_files import read_keys
 from sdrs_storaged.bucket.patience import Patience
 from sdrs_storaged.bucket.s3 import S3Store
+from sdrs_storaged.bucket.transfer_memory import TransferMemory
 
 _ADDRESSING = ("auto", "path", "virtual")
 
 
-def open_bucket(target: Target, patience: Patience | None = None) -> Bucket:
+def open_bucket(target: Target, patience: Patience | None = None, memory: TransferMemory | None = None) -> Bucket:
     """Reads what the target names on this machine; asks the store nothing yet.
 
     InvalidArgumentError for a target that makes no sense, PermissionDeniedError for credentials or keys that are
@@ -26,7 +27,7 @@ def open_bucket(target: Target, patience: Patience | None = None) -> Bucket:
     # Keys first: a client that is made and not used would have to be closed.
     keys = read_keys(target)
     store = S3Store(target, patience)
-    return Bucket(target, store, DataKeys(store, keys, target) if keys else None, patience)
+    return Bucket(target, store, DataKeys(store, keys, target) if keys else None, patience, memory)
 
 
 def _check(target: Target) -> None:

@@ -1,9 +1,8 @@
-"""The parts of one upload, several at a time, through a few buffers that are used again and again."""
+"""The parts of one upload, several at a time, through buffers that all uploads share."""
 
 from __future__ import annotations
 
 import hashlib
-import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -13,6 +12,7 @@ from sdrs_core.errors import NotFoundError, UnavailableError
 from sdrs_storaged.bucket.bucket import Bucket
 from sdrs_storaged.bucket.failures import where
 from sdrs_storaged.bucket.store import Part
+from sdrs_storaged.bucket.transfer_memory import Loan
 
 # The content's bytes that are dealt with, and the bytes that went over the wire for it: what is there already does not.
 Progress = Callable[[int, int], None]
@@ -38,6 +38,7 @@ class PartSender:
         check: Callable[[], None],
         part_bytes: int,
         at_once: int,
+        loan: Loan,
     ) -> None:
         self._bucket = bucket
         self._place = place
@@ -47,26 +48,40 @@ class PartSender:
         self._check_caller = check
         self._workers = ThreadPoolExecutor(at_once, thread_name_prefix="part")
         self._part_bytes = part_bytes
-        # One is filled while the others are sent; memory is made when a buffer is first wanted.
-        self._unmade = at_once + 1
-        self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        self._loan = loan
+        # One is filled while the others are sent.
+        self._max_out = at_once + 1
+        self._out = 0
         self._sent: list[Future[Part]] = []
         self._lock = threading.Lock()
+        self._came_back = threading.Condition(self._lock)
         self._failure: BaseException | None = None
         self._is_closed = False
         self._done_bytes = self._sent_bytes = 0
 
     def take_buffer(self) -> memoryview:
         """Waits for one; raises what went wrong with an earlier part."""
-        buffer = None if self._unmade else self._free.get()
-        self._raise_failure()
-        if buffer is not None:
-            return buffer
-        self._unmade -= 1
-        return memoryview(bytearray(self._part_bytes))
+        with self._lock:
+            while True:
+                self._raise_failure()
+                if self._out < self._max_out and (buffer := self._loan.take(self._part_bytes)) is not None:
+                    self._out += 1
+                    return buffer
+                # One of this upload's own, for there is one that is being sent: never another upload's.
+                self._came_back.wait()
+
+    def give_buffer(self, buffer: memoryview) -> None:
+        """One that is not sent."""
+        with self._lock:
+            self._out -= 1
+            self._loan.give(buffer)
+            self._came_back.notify()
 
     def send(self, number: int, buffer: memoryview, size_bytes: int) -> None:
-        self._sent.append(self._workers.submit(self._send, number, buffer, size_bytes))
+        sent = self._workers.submit(self._send, number, buffer[:size_bytes])
+        # Also after an error, or if its turn never came; whoever waits for a buffer then hears of it.
+        sent.add_done_callback(lambda _: self.give_buffer(buffer))
+        self._sent.append(sent)
 
     def finish(self) -> list[Part]:
         """All parts, once all are there."""
@@ -80,17 +95,13 @@ class PartSender:
         self._is_closed = True
         self._workers.shutdown(cancel_futures=True)
 
-    def _send(self, number: int, buffer: memoryview, size_bytes: int) -> Part:
+    def _send(self, number: int, data: memoryview) -> Part:
         try:
-            part = self._confirmed(number, buffer[:size_bytes])
+            return self._confirmed(number, data)
         except BaseException as error:
             with self._lock:
                 self._failure = self._failure or error
             raise
-        finally:
-            # Also after an error: whoever waits for a buffer then hears of it.
-            self._free.put(buffer)
-        return part
 
     def _confirmed(self, number: int, data: memoryview) -> Part:
         sent_bytes = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 
 from blake3 import blake3 as new_blake3
@@ -16,13 +16,12 @@ from sdrs_storaged.bucket.encryption import sealed_bytes
 from sdrs_storaged.bucket.failures import where
 from sdrs_storaged.bucket.parts import PartSender, Progress, UploadGoneError
 from sdrs_storaged.bucket.store import Part, Upload
+from sdrs_storaged.bucket.transfer_memory import Loan
 from sdrs_storaged.node.pacing import Pace
 
-PART_BYTES = 16 << 20
+PART_BYTES = 8 << 20
 # Stores take 10,000 at most.
 _MAX_PARTS = 9000
-# What one upload may hold at a time (I10): of an object whose parts are larger, fewer go at once.
-_MAX_HELD_BYTES = 256 << 20
 _PART_UNIT_BYTES = 1 << 20
 
 
@@ -56,10 +55,11 @@ def upload(
     stored_bytes = sealed_bytes(place.size_bytes) if cipher else place.size_bytes
     content = _Content(bucket, place, blocks, blake3, check)
     stored: Iterator[Buffer] = cipher.seal_all(iter(content)) if cipher else iter(content)
-    if stored_bytes <= part_bytes_of(stored_bytes):
-        _put(bucket, place, content, _Stored(stored), stored_bytes, progress, pace)
-    else:
-        _Multipart(bucket, place, content, _Stored(stored), stored_bytes, progress, pace, check).run()
+    with closing(bucket.memory.loan()) as loan:
+        if stored_bytes <= part_bytes_of(stored_bytes):
+            _put(bucket, place, content, _Stored(stored), stored_bytes, progress, pace, loan)
+        else:
+            _Multipart(bucket, place, content, _Stored(stored), stored_bytes, progress, pace, check, loan).run()
 
 
 class _Content:
@@ -142,12 +142,18 @@ def _put(
     stored_bytes: int,
     progress: Progress,
     pace: Pace | None,
+    loan: Loan,
 ) -> None:
-    data = bytearray(stored_bytes)
-    stored.fill(memoryview(data), pace, is_sent=True)
-    stored.is_empty()
-    content.compare()
-    bucket.patience.persist(lambda: bucket.store.put(place.key, data))
+    buffer = loan.take(stored_bytes)
+    assert buffer is not None, "the first one is always there"
+    try:
+        data = buffer[:stored_bytes]
+        stored.fill(data, pace, is_sent=True)
+        stored.is_empty()
+        content.compare()
+        bucket.patience.persist(lambda: bucket.store.put(place.key, data))
+    finally:
+        loan.give(buffer)
     progress(place.size_bytes, stored_bytes)
 
 
@@ -162,10 +168,12 @@ class _Multipart:
         progress: Progress,
         pace: Pace | None,
         check: Callable[[], None],
+        loan: Loan,
     ) -> None:
         self._bucket = bucket
         self._place = place
         self._content = content
+        self._loan = loan
         self._stored = stored
         self._stored_bytes = stored_bytes
         self._progress = progress
@@ -215,17 +223,30 @@ class _Multipart:
 
     def _send(self, upload_id: str, there: frozenset[Part]) -> list[Part]:
         likely = {(part.number, part.size_bytes) for part in there}
-        at_once = max(1, min(self._bucket.target.concurrency, _MAX_HELD_BYTES // self._part_bytes - 1))
         sender = PartSender(
-            self._bucket, self._place, upload_id, there, self._progress, self._check, self._part_bytes, at_once
+            self._bucket,
+            self._place,
+            upload_id,
+            there,
+            self._progress,
+            self._check,
+            self._part_bytes,
+            self._bucket.target.concurrency,
+            self._loan,
         )
         try:
             for number in range(1, self._part_count + 1):
                 with self._pace.waiting() if self._pace else nullcontext():
                     buffer = sender.take_buffer()
                 size_bytes = min(self._part_bytes, self._stored_bytes - (number - 1) * self._part_bytes)
-                filled = self._stored.fill(buffer[:size_bytes], self._pace, (number, size_bytes) not in likely)
-                if filled < size_bytes:
+                is_full = False
+                try:
+                    is_sent = (number, size_bytes) not in likely
+                    is_full = self._stored.fill(buffer[:size_bytes], self._pace, is_sent) == size_bytes
+                finally:
+                    if not is_full:
+                        sender.give_buffer(buffer)
+                if not is_full:
                     break
                 sender.send(number, buffer, size_bytes)
             self._stored.is_empty()

@@ -97,13 +97,13 @@ class Sources:
         self._peers = peers
         self._node_id = node_id
         self._for_repair = for_repair
-        self._buckets = OpenBuckets()
+        self.buckets = OpenBuckets()
         self.buffers = BufferPool(_MAX_IDLE_BUFFERS)
 
     def open(self, source: AnySource, blob_id: BlobId, offset: int) -> tuple[pb.BlobSummary, Opened]:
         if isinstance(source, BucketSource):
             size_bytes, table = source.place.size_bytes, source.table
-            opened = self._buckets.open(source.target, source.place, offset)
+            opened = self.buckets.open(source.target, source.place, offset)
             return pb.BlobSummary(size_bytes=size_bytes, hash=blob_hash(size_bytes, table), table=table), opened
         if source.node.id == self._node_id:
             reader = self._store.open(blob_id, source.fragment_index)

@@ -22,7 +22,6 @@ from sdrs_core.errors import InvalidArgumentError, PermissionDeniedError, SdrsEr
 from sdrs_core.ids import BlobId, check_random_id
 from sdrs_proto import backup_convert
 from sdrs_proto.v1 import storage_pb2 as pb
-from sdrs_storaged.bucket.open_buckets import OpenBuckets
 from sdrs_storaged.fault_points import reach
 from sdrs_storaged.logs import get_log
 from sdrs_storaged.lone_threads import in_lone_thread
@@ -82,7 +81,8 @@ class Uploading:
         self._readers = readers
         self._looks = looks
         self._under_way: dict[str, _UnderWay] = {}
-        self._buckets = OpenBuckets()
+        # The same ones: what goes up and what comes down share memory (I10).
+        self._buckets = sources.buckets
 
     async def describe(self, request: pb.DescribeBlobRequest) -> pb.DescribeBlobResponse:
         blob = _blob_from(request)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from sdrs_core.backup.targets import Target, TargetName
 from sdrs_core.errors import PermissionDeniedError, UnavailableError
+from sdrs_storaged.bucket.transfer_memory import TransferMemory
 from sdrs_storaged.lone_threads import in_lone_thread
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Buckets:
     def __init__(self) -> None:
         self._slots: dict[TargetName, asyncio.Semaphore] = {}
         self._open: dict[TargetName, Bucket] = {}
+        self._memory = TransferMemory()
 
     async def call(
         self, target: Target, work: Callable[Concatenate[Bucket, P], T], *args: P.args, **named: P.kwargs
@@ -57,7 +59,7 @@ class Buckets:
             # Only where there is a target: what speaks with buckets takes long to load.
             from sdrs_storaged.bucket.opening import open_bucket
 
-            bucket = self._open[target.name] = open_bucket(target)
+            bucket = self._open[target.name] = open_bucket(target, memory=self._memory)
         try:
             return work(bucket, *args, **named)
         except PermissionDeniedError:
