@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from sdrs_core.backup import layout
 from sdrs_core.backup.runs import RunKind
-from sdrs_core.backup.targets import Keep, Policy, Target
+from sdrs_core.backup.targets import Keep, Policy, Target, TargetName
 from sdrs_core.cluster import DEFAULT_POOL
-from sdrs_core.errors import RefusedError, SdrsError, StaleTermError
+from sdrs_core.errors import AlreadyExistsError, RefusedError, SdrsError, StaleTermError
 from sdrs_core.ids import NodeId, PoolName
 from sdrs_storaged.bucket.manifest_store import ManifestStore
 from sdrs_storaged.bucket.opening import open_bucket
@@ -232,3 +234,41 @@ def test_a_node_that_cannot_reach_the_bucket_is_passed_over(target: Target) -> N
         assert [node_id for node_id, _ in backed.nodes.uploads] == [B, A]
 
     asyncio.run(run())
+
+
+def test_two_targets_of_a_cluster_never_share_a_place_by_whatever_name_they_reach_it(target: Target) -> None:
+    alias = replace(target, name=TargetName("alias"), endpoint=target.endpoint.replace("127.0.0.1", "localhost"))
+
+    async def run() -> None:
+        targets = (await with_backups(target)).harness.controller.backups.targets
+        for take_over in (False, True):
+            with pytest.raises(AlreadyExistsError, match=f"target {target.name} already"):
+                await targets.add(alias, take_over=take_over, request_id="")
+        assert [record.target for record in targets.all()] == [target]
+
+        await targets.remove(target.name, accept_data_loss=True, only_there=_none)
+        await targets.add(alias, take_over=False, request_id="")
+
+        with pytest.raises(AlreadyExistsError, match="target alias already"):
+            await targets.add(target, take_over=False, request_id="")
+
+    asyncio.run(run())
+
+
+def test_a_place_claimed_before_targets_were_named_is_still_ones_own(target: Target) -> None:
+    async def run() -> None:
+        backed = await with_backups(target)
+        with open_bucket(target) as bucket:
+            values = json.loads(bucket.store.get(layout.OWNER, 10_000))
+            del values["target"]
+            bucket.store.put(layout.OWNER, json.dumps(values).encode())
+
+        added = await backed.harness.controller.backups.targets.add(target, take_over=False, request_id="")
+
+        assert added == target
+
+    asyncio.run(run())
+
+
+async def _none(target: TargetName) -> int:
+    return 0

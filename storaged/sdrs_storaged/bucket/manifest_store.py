@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 
 from blake3 import blake3 as new_blake3
 
@@ -39,11 +39,15 @@ _MAX_MANIFEST_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The one cluster that writes under a prefix. ``former``: those that did before, the last one first."""
+    """The one cluster that writes under a prefix. ``former``: those that did before, the last one first.
+
+    ``target``: as which of its targets, however its endpoint is called. Empty in records of older versions.
+    """
 
     cluster_id: str
     since_unix_ms: int
     former: tuple[str, ...] = ()
+    target: str = ""
 
 
 class ManifestStore:
@@ -66,7 +70,12 @@ class ManifestStore:
             values = json.loads(data)
             found = values["format"]
             if found == FORMAT:
-                return Owner(str(values["cluster"]), int(values["since_unix_ms"]), tuple(map(str, values["former"])))
+                return Owner(
+                    str(values["cluster"]),
+                    int(values["since_unix_ms"]),
+                    tuple(map(str, values["former"])),
+                    str(values.get("target", "")),
+                )
         except (ValueError, KeyError, TypeError):
             raise CorruptDataError(
                 f"{where(self._bucket.target)}: {layout.OWNER} does not tell whose prefix it is: it was damaged or "
@@ -76,16 +85,21 @@ class ManifestStore:
             f"{where(self._bucket.target)} was written in format {found}, this version reads {FORMAT}: use a newer one"
         )
 
-    def claim(self) -> Owner:
-        """It is ours from here on, or was already. RefusedError names the other cluster if it is that one's."""
-        return self._own(self.read_owner(), take_over=False)
+    def claim(self, rivals: Collection[str] = ()) -> Owner:
+        """It is ours from here on, or was already. RefusedError names the other cluster if it is that one's.
 
-    def take_over(self) -> Owner:
+        ``rivals``: the other targets that this cluster has. AlreadyExistsError if it is one of those: each would take
+        what the other uploads for rubbish.
+        """
+        return self._own(self.read_owner(), rivals, take_over=False)
+
+    def take_over(self, rivals: Collection[str] = ()) -> Owner:
         """As ``claim``, also if it is another's, which is gone for good."""
-        return self._own(self.read_owner(), take_over=True)
+        return self._own(self.read_owner(), rivals, take_over=True)
 
-    def _own(self, owner: Owner | None, *, take_over: bool) -> Owner:
+    def _own(self, owner: Owner | None, rivals: Collection[str], *, take_over: bool) -> Owner:
         self._check_own()
+        name = self._bucket.target.name
         if owner and owner.cluster_id != self._cluster_id and not take_over:
             raise RefusedError(
                 f"{where(self._bucket.target)} belongs to cluster {owner.cluster_id}: use another prefix; to read its "
@@ -93,9 +107,20 @@ class ManifestStore:
                 cluster_id=owner.cluster_id,
             )
         if owner and owner.cluster_id == self._cluster_id:
-            return owner
-        former = () if owner is None else (owner.cluster_id, *(one for one in owner.former if one != self._cluster_id))
-        wanted = Owner(self._cluster_id, int(self._clock() * 1000), former)
+            if owner.target == name:
+                return owner
+            if owner.target in rivals:
+                raise AlreadyExistsError(
+                    f"{where(self._bucket.target)} is the place of this cluster's target {owner.target} already: use "
+                    "that one, or another prefix",
+                    target=owner.target,
+                )
+            # Of a target that was removed, or from before they were named.
+            wanted = replace(owner, target=name)
+        else:
+            before = (owner.cluster_id, *owner.former) if owner else ()
+            former = tuple(one for one in before if one != self._cluster_id)
+            wanted = Owner(self._cluster_id, int(self._clock() * 1000), former, name)
         self._write_owner(wanted, only_if_absent=owner is None)
         # Another may have written at the same time: what is there counts, not what was meant.
         found = self.read_owner()
@@ -113,6 +138,7 @@ class ManifestStore:
             "cluster": owner.cluster_id,
             "since_unix_ms": owner.since_unix_ms,
             "former": list(owner.former),
+            "target": owner.target,
         }
         data = json.dumps(values, indent=1).encode()
         try:

@@ -74,7 +74,8 @@ class Targets:
             else:
                 self._check_apart(target)
             if not target.source_cluster_id:
-                owner = await self._buckets.call(target, _claim, self._cluster_id, take_over=take_over)
+                rivals = self._rivals(target)
+                owner = await self._buckets.call(target, _claim, self._cluster_id, rivals, take_over=take_over)
                 target = replace(target, source_cluster_id="" if owner == self._cluster_id else owner)
             key = keys.backup_target(target.name)
             if known:
@@ -97,6 +98,12 @@ class Targets:
             is_same = place == (other.endpoint, other.bucket, other.prefix.strip("/"))
             if is_same and target.source_cluster_id == other.source_cluster_id:
                 raise AlreadyExistsError(f"bucket {target.bucket} with this prefix is target {other.name} already")
+
+    def _rivals(self, target: Target) -> frozenset[str]:
+        """Those that may be at the same place, for one store may be reached at several endpoints: it tells itself."""
+        place = (target.bucket, target.prefix.strip("/"))
+        others = (record.target for record in self._known.values() if record.target.name != target.name)
+        return frozenset(other.name for other in others if (other.bucket, other.prefix.strip("/")) == place)
 
     async def change(self, name: str, edit: Callable[[TargetRecord], TargetRecord], extra: Sequence[Op] = ()) -> Target:
         """With what else changes in the same transaction."""
@@ -190,13 +197,13 @@ def _check_same(known: TargetRecord, target: Target) -> None:
         )
 
 
-def _claim(bucket: Bucket, cluster_id: str, *, take_over: bool) -> str:
+def _claim(bucket: Bucket, cluster_id: str, rivals: frozenset[str], *, take_over: bool) -> str:
     """The cluster that writes there: this one, unless another does."""
     found = manifests(bucket, cluster_id)
     if take_over:
-        return found.take_over().cluster_id
+        return found.take_over(rivals).cluster_id
     owner = found.read_owner()
-    return owner.cluster_id if owner else found.claim().cluster_id
+    return owner.cluster_id if owner and owner.cluster_id != cluster_id else found.claim(rivals).cluster_id
 
 
 def _rotate(bucket: Bucket, cluster_id: str) -> int:
