@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import blake3
 import pytest
@@ -112,6 +113,13 @@ def _bucket(store: Store, memory: TransferMemory) -> Bucket:
     return Bucket(Target(TargetName("nas"), "backups", concurrency=CONCURRENCY), as_store, None, HASTE, memory)
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 DATA = b"".join(bytes([number]) * PART_BYTES for number in range(PARTS))
 
 
@@ -143,9 +151,7 @@ def test_a_store_that_hangs_does_not_keep_memory_from_other_uploads() -> None:
     thread.start()
     try:
         # Everything that is shared, and its own.
-        deadline = threading.Event()
-        while memory.out < 4 and not deadline.wait(0.01):
-            assert thread.is_alive()
+        wait_until(lambda: memory.out == 4)
         _upload(other, memory)
         assert other.is_complete
         assert not hanging.is_complete
@@ -171,6 +177,24 @@ def test_whatever_an_upload_ends_with_its_memory_comes_back() -> None:
     assert memory.out == 0
 
 
+def test_after_the_last_transfer_no_page_is_kept_whoever_still_refers_to_it() -> None:
+    memory, store = TransferMemory(), Store()
+    kept: list[memoryview] = []
+    put_part = store.put_part
+
+    def keep(key: str, upload_id: str, number: int, data: memoryview) -> Part:
+        kept.append(data)
+        return put_part(key, upload_id, number, data)
+
+    store.put_part = keep  # type: ignore[method-assign]
+
+    _upload(store, memory)
+
+    assert store.is_complete
+    # Pages that went back are read as zeros.
+    assert not any(any(data) for data in kept)
+
+
 def test_readers_read_ahead_only_as_far_as_all_of_them_may() -> None:
     memory = CountedMemory(shared_bytes=2 * BUFFER_BYTES)
     store = Store()
@@ -187,9 +211,4 @@ def test_readers_read_ahead_only_as_far_as_all_of_them_may() -> None:
         reader.close()
 
     assert most <= len(readers) + 2
-    deadline = threading.Event()
-    for _ in range(200):
-        if memory.out == 0:
-            break
-        deadline.wait(0.05)
-    assert memory.out == 0
+    wait_until(lambda: memory.out == 0)

@@ -22,7 +22,7 @@ class TransferMemory:
         self._lock = threading.Lock()
         self._lent_bytes = 0
         self._loans = 0
-        self._idle: list[memoryview] = []
+        self._idle: list[mmap.mmap] = []
 
     def loan(self) -> Loan:
         """For one transfer, which closes it."""
@@ -37,23 +37,33 @@ class TransferMemory:
                 return None
             self._lent_bytes += 0 if is_own else size_bytes
             if self._idle and len(self._idle[-1]) >= size_bytes:
-                return self._idle.pop()
+                return memoryview(self._idle.pop())
         # Mapped, so that it goes back to the system as a whole: heaps of many threads keep such pieces for long.
-        memory = mmap.mmap(-1, max(size_bytes, BUFFER_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        return memoryview(memory)
+        return memoryview(mmap.mmap(-1, max(size_bytes, BUFFER_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
     def give(self, buffer: memoryview, shared_bytes: int) -> None:
         with self._lock:
             self._lent_bytes -= shared_bytes
-            # Used again while there are transfers: fresh pages cost time. Odd sizes fit nobody else.
-            if self._loans and len(buffer) == BUFFER_BYTES:
-                self._idle.append(buffer)
+            memory = buffer.obj
+            assert isinstance(memory, mmap.mmap), "it was taken here"
+            # Odd sizes fit nobody else.
+            if len(memory) == BUFFER_BYTES:
+                self._idle.append(memory)
+            if not self._loans or len(memory) != BUFFER_BYTES:
+                _empty(memory)
 
     def end(self) -> None:
         with self._lock:
             self._loans -= 1
             if not self._loans:
-                self._idle.clear()
+                # Not before: fresh pages cost time.
+                for memory in self._idle:
+                    _empty(memory)
+
+
+def _empty(memory: mmap.mmap) -> None:
+    """Its pages go back at once, whoever still refers to it: the S3 client does, in cycles that live for long."""
+    memory.madvise(mmap.MADV_DONTNEED)
 
 
 class Loan:
