@@ -20,6 +20,7 @@ from sdrs_core.ids import NodeId, PoolName
 from sdrs_storaged.bucket.manifest_store import ManifestStore
 from sdrs_storaged.bucket.opening import open_bucket
 from sdrs_storaged.control import keys
+from sdrs_storaged.control.backup import ranges
 from sdrs_storaged.control.meta.store import Delete
 from tests.support.backed_up import BucketView
 from tests.support.backup_nodes import Backed
@@ -52,6 +53,14 @@ def put_directly(target: Target, key: str, data: bytes = b"left") -> Iterator[No
         yield
 
 
+@pytest.fixture(params=[False, True])
+def in_ranges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with so many objects that they are not all held at once."""
+    if request.param:
+        monkeypatch.setattr(ranges, "MAX_HELD", 1)
+
+
+@pytest.mark.usefixtures("in_ranges")
 def test_what_is_on_no_record_goes_after_two_complete_looks(target: Target) -> None:
     async def run() -> None:
         backed = await with_backups(target, 1)
@@ -133,6 +142,7 @@ def test_a_backup_that_is_held_after_it_was_chosen_stays(target: Target) -> None
     asyncio.run(run())
 
 
+@pytest.mark.usefixtures("in_ranges")
 def test_content_that_an_older_catalog_believes_in_is_uploaded_again(target: Target) -> None:
     async def run() -> None:
         backed = await with_backups(target, 1)
@@ -166,6 +176,7 @@ def test_a_backup_that_the_catalog_forgot_is_taken_in_and_never_taken_for_rubbis
     asyncio.run(run())
 
 
+@pytest.mark.usefixtures("in_ranges")
 def test_a_catalog_with_a_gap_deletes_nothing(target: Target) -> None:
     async def run() -> None:
         backed = await with_backups(target, 1)

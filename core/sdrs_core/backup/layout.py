@@ -24,8 +24,10 @@ def data_keys(cluster_id: str) -> str:
     return f"{cluster_id}/keys/"
 
 
-def objects(cluster_id: str) -> str:
-    return f"{cluster_id}/objects/"
+def objects(cluster_id: str, hash_prefix: str = "") -> str:
+    """What the keys begin with of all objects, or of those with such a hash."""
+    folder = f"{cluster_id}/objects/"
+    return folder + (hash_prefix if len(hash_prefix) <= 2 else f"{hash_prefix[:2]}/{hash_prefix}")
 
 
 def object_key(cluster_id: str, content_hash: str, run_id: str) -> str:

@@ -222,9 +222,9 @@ class ManifestStore:
         """The manifests of all ranks of all saves, also of those without a commit record."""
         return self._store.list(layout.all_shards(self._cluster_id))
 
-    def objects(self) -> Iterator[StoredObject]:
-        """Everything that was uploaded for this cluster's checkpoints; keys are as in ``ObjectPlace``."""
-        return self._store.list(layout.objects(self._cluster_id))
+    def objects(self, hash_prefix: str = "") -> Iterator[StoredObject]:
+        """What was uploaded for this cluster's checkpoints, all or by its hash; keys are as in ``ObjectPlace``."""
+        return self._store.list(layout.objects(self._cluster_id, hash_prefix))
 
     def uploads(self) -> Iterator[Upload]:
         """Multipart uploads of such objects that are under way or were left."""

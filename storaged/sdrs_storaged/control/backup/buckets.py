@@ -7,7 +7,7 @@ holds up nothing but itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
@@ -67,7 +67,7 @@ class Buckets:
             self._open.pop(target.name, None)
             raise
 
-    async def each(self, target: Target, listing: Callable[[Bucket], Iterator[T]]) -> AsyncIterator[T]:
+    async def each(self, target: Target, listing: Callable[[Bucket], Iterator[T]]) -> AsyncGenerator[T, None]:
         """What ``listing`` gives, a page at a time. One that ends without an error was complete (I7)."""
         found = await self.call(target, listing)
         while page := await self.call(target, lambda bucket: list(islice(found, _PAGE))):

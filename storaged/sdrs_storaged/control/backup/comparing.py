@@ -6,14 +6,15 @@ use it are damaged until then: nothing is ever listed on the word of a catalog o
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
-import xxhash
-
 from sdrs_core.backup import layout
+from sdrs_core.backup.targets import TargetName
 from sdrs_core.ids import SaveId
 from sdrs_storaged.control.backup.buckets import Buckets, manifests
 from sdrs_storaged.control.backup.copies import Copies
+from sdrs_storaged.control.backup.ranges import in_ranges
 from sdrs_storaged.control.backup.records import Copy, CopyState, ObjectState
 from sdrs_storaged.control.backup.runs import RunProgress
 from sdrs_storaged.control.backup.targets import Targets
@@ -39,42 +40,58 @@ class Comparing:
         target = run.target
         if self._targets.record(target.name).incarnation == self._incarnation:
             return
-        there = {
-            _digest(stored.key)
-            async for stored in self._buckets.each(target, lambda bucket: manifests(bucket, self._cluster_id).objects())
-        }
-        there |= {
-            _digest(key)
+        users: set[SaveId] = set()
+
+        async def objects(prefix: str) -> AsyncGenerator[str, None]:
+            async for stored in self._buckets.each(
+                target, lambda bucket: manifests(bucket, self._cluster_id).objects(prefix)
+            ):
+                yield stored.key
+
+        async for prefix, there in in_ranges(objects):
+            await run.keep()
+            users |= await self._users(target.name, await self._condemned(target.name, prefix, there))
+        # Checkpoints are few, as compared with their objects.
+        commits = {
+            key
             async for key in self._buckets.each(
                 target, lambda bucket: manifests(bucket, self._cluster_id).commit_keys()
             )
         }
-        await run.keep()
-        missing: set[str] = set()
-        async for stored in self._copies.objects(target.name):
-            if stored.value.state is ObjectState.STORED and _digest(stored.value.place.key) not in there:
-                identity = stored.key.rpartition("/")[2]
-                missing.add(identity)
-                condemned = replace(stored.value, state=ObjectState.CONDEMNED)
-                await self._copies.put_object(target.name, identity, stored, condemned)
-        users: set[SaveId] = set()
-        async for uses in self._copies.uses(target.name):
-            if not missing.isdisjoint(uses.value.identities):
-                users.add(SaveId(uses.key.split("/")[-2]))
         async for copy in self._copies.of_target(target.name):
-            await self._mark(copy.value, there, users)
+            await self._mark(copy.value, commits, users)
         await self._targets.change(target.name, lambda record: replace(record, incarnation=self._incarnation))
 
-    async def _mark(self, copy: Copy, there: set[int], users: set[SaveId]) -> None:
+    async def _condemned(self, target: TargetName, prefix: str, there: set[str]) -> set[str]:
+        """The content that ought to be in this range of names, and is not ``there``; it is condemned."""
+        missing: set[str] = set()
+        begins = layout.objects(self._cluster_id, prefix)
+        async for stored in self._copies.objects(target):
+            key, state = stored.value.place.key, stored.value.state
+            if state is ObjectState.UPLOADING or not key.startswith(begins) or key in there:
+                continue
+            identity = stored.key.rpartition("/")[2]
+            # Also what is condemned already: whoever was interrupted in this has not said yet who uses it.
+            missing.add(identity)
+            if state is ObjectState.STORED:
+                condemned = replace(stored.value, state=ObjectState.CONDEMNED)
+                await self._copies.put_object(target, identity, stored, condemned)
+        return missing
+
+    async def _users(self, target: TargetName, missing: set[str]) -> set[SaveId]:
+        found: set[SaveId] = set()
+        if missing:
+            async for uses in self._copies.uses(target):
+                if not missing.isdisjoint(uses.value.identities):
+                    found.add(SaveId(uses.key.split("/")[-2]))
+        return found
+
+    async def _mark(self, copy: Copy, commits: set[str], users: set[SaveId]) -> None:
         key = layout.checkpoint(copy.cluster_id, copy.job, copy.step, copy.save_id)
-        is_whole = _digest(key) in there and copy.save_id not in users
+        is_whole = key in commits and copy.save_id not in users
         if copy.state is CopyState.UPLOADING and copy.save_id in users:
             # What its ranks are made of is looked up anew.
             await self._copies.change(copy.target, copy.save_id, lambda known: replace(known, damage=_MISSING))
         elif copy.is_good and not is_whole:
             log.error("backup_missing", target=copy.target, job=copy.job, step=copy.step)
             await self._copies.change(copy.target, copy.save_id, lambda known: replace(known, damage=_MISSING))
-
-
-def _digest(key: str) -> int:
-    return xxhash.xxh3_64_intdigest(key.encode())
