@@ -143,6 +143,25 @@ def test_a_backup_that_is_held_after_it_was_chosen_stays(target: Target) -> None
 
 
 @pytest.mark.usefixtures("in_ranges")
+def test_of_what_an_older_catalog_believes_in_only_what_is_gone_is_uploaded_again(target: Target) -> None:
+    async def run() -> None:
+        backed = await with_backups(target, 1, 2, 3, keep=Keep())
+        backups = backed.harness.controller.backups
+        with BucketView(target) as view, open_bucket(target) as bucket:
+            before = view.object_keys()
+            gone = min(before)
+            bucket.store.delete([gone])
+            await backups.targets.change(target.name, lambda record: replace(record, incarnation=0))
+            await backed.run()
+            after = view.object_keys()
+            assert len(view.restorable()) == 3
+        assert before - after == {gone}
+        assert len(after) == len(before)
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("in_ranges")
 def test_content_that_an_older_catalog_believes_in_is_uploaded_again(target: Target) -> None:
     async def run() -> None:
         backed = await with_backups(target, 1)
