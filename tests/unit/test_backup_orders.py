@@ -29,6 +29,9 @@ BLOB = "b" * 32
 class NoSources:
     buffers = None
 
+    def __init__(self) -> None:
+        self.buckets = OpenBuckets()
+
     def open(self, *asked: object) -> None:
         raise AssertionError("nothing is read in these tests")
 
