@@ -60,7 +60,10 @@ def read_and_hash(path: Path) -> float:
 
 def forget(path: Path) -> None:
     """Out of the page cache."""
-    fd = os.open(path, os.O_RDONLY)
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return  # of an earlier round: it was collected since it was listed
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
