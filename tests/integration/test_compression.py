@@ -207,7 +207,7 @@ def test_files_are_compressed_too_and_read_by_ranges(cluster: LocalCluster, tmp_
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_torch_s_distributed_checkpoints_are_compressed_too(cluster: LocalCluster) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
     import torch.distributed.checkpoint as dcp
 
     from sdrs.torch import StorageReader, StorageWriter

@@ -46,7 +46,7 @@ class MemoryStore(ObjectStore):
         return self.objects[key]
 
     def open(self, key: str, offset: int, size_bytes: int) -> ByteStream:
-        raise NotImplementedError
+        raise NotImplementedError("only manifests are kept here: the bytes of blobs pass through nodes")
 
     def put(self, key: str, data: Buffer, *, only_if_absent: bool = False) -> None:
         self._check()
@@ -62,19 +62,19 @@ class MemoryStore(ObjectStore):
         return {}
 
     def begin_upload(self, key: str) -> str:
-        raise NotImplementedError
+        raise NotImplementedError("only manifests are kept here: the bytes of blobs pass through nodes")
 
     def uploads(self, prefix: str) -> Iterator[Upload]:
         return iter(())
 
     def parts(self, key: str, upload_id: str) -> Iterator[Part]:
-        raise NotImplementedError
+        raise NotImplementedError("only manifests are kept here: the bytes of blobs pass through nodes")
 
     def put_part(self, key: str, upload_id: str, number: int, data: Buffer) -> Part:
-        raise NotImplementedError
+        raise NotImplementedError("only manifests are kept here: the bytes of blobs pass through nodes")
 
     def complete_upload(self, key: str, upload_id: str, parts: Sequence[Part]) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("only manifests are kept here: the bytes of blobs pass through nodes")
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         return
