@@ -140,6 +140,7 @@ def test_a_policy_is_set_as_it_was_said(controller: BackingUp, sdrs: Any) -> Non
     assert (asked.pool, asked.every_seconds, asked.keep_daily, asked.evict_after_seconds) == ("prod", 900, 7, 1209600)
     sdrs(*("backup", "policy", "set", "prod", "--target", "nas", "--every", "1h", "--cron", "* * * * *"), expect=2)
     sdrs(*("backup", "policy", "set", "prod", "--target", "nas", "--keep-last", str(1 << 32)), expect=2)
+    sdrs(*("backup", "policy", "set", "prod", "--target", "nas", "--every", "0s"), expect=2)
 
 
 def test_a_run_is_waited_for_and_its_end_is_the_exit_code(controller: BackingUp, sdrs: Any) -> None:
@@ -150,6 +151,14 @@ def test_a_run_is_waited_for_and_its_end_is_the_exit_code(controller: BackingUp,
     controller.runs = [make_run(failed_checkpoints=1, problems=["llm step 2: unreadable"])]
     assert "llm step 2: unreadable" in sdrs("backup", "run", expect=3).stderr
     assert "is under way" in sdrs("backup", "run", "--no-wait").stdout
+
+
+def test_a_job_that_nobody_knows_is_an_error_and_one_with_nothing_to_do_is_not(
+    controller: BackingUp, sdrs: Any
+) -> None:
+    controller.runs = [make_run(kind=pb.BACKUP_RUN_KIND_VERIFY, done_checkpoints=0, total_checkpoints=0)]
+    assert 'no backup of job "lmm"' in sdrs("backup", "verify", "--job", "lmm", expect=1).stderr
+    sdrs("backup", "verify", "--job", "llm")
 
 
 def test_a_step_without_its_job_is_refused(sdrs: Any) -> None:

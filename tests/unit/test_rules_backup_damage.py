@@ -151,3 +151,24 @@ def test_content_whose_manifest_was_lost_is_looked_up_before_it_is_relied_on(tar
             assert len(view.restorable()) == 1
 
     asyncio.run(run())
+
+
+def test_a_commit_record_that_cannot_be_read_does_not_hide_the_others_of_its_bucket(target: Target) -> None:
+    async def run() -> None:
+        backed = await Backed.start(target, node_ids=(A, B))
+        first, second = [await backed.harness.save(step) for step in (1, 2)]
+        await backed.run()
+        with BucketView(target) as view:
+            spoil(target, next(key for key in view.manifests.commit_keys() if first.save_id in key))
+        listing = backed.harness.controller.backups.listing
+        found, _ = await listing.from_bucket(target.name, job="", after="", limit=10)
+        assert [(one.record and one.record.save_id, bool(one.damage)) for one in found] == [
+            (None, True),
+            (second.save_id, False),
+        ]
+        assert layout.parse_checkpoint(found[0].key)[1:] == (JOB, 1, first.save_id)
+        page, token = await listing.from_bucket(target.name, job="", after="", limit=1)
+        following, _ = await listing.from_bucket(target.name, job="", after=token, limit=1)
+        assert [one.key for one in page + following] == [one.key for one in found]
+
+    asyncio.run(run())

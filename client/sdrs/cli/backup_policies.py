@@ -42,7 +42,7 @@ def _whose(function: F) -> F:
     """,
 )
 @_whose
-@click.option("--every", type=duration, default="0", metavar="TIME", help="How often, as 15m.")
+@click.option("--every", type=duration, metavar="TIME", help="How often, as 15m.")
 @click.option("--cron", default="", metavar="LINE", help='When, as "30 2 * * *" (UTC).')
 @click.option("--on-commit", is_flag=True, help="As soon as a checkpoint is committed.")
 @click.option("--keep-last", type=_COUNT, default=0, metavar="N", help="Keep the newest N of each job.")
@@ -62,7 +62,7 @@ def set_policy(
     pool: str,
     target_name: str,
     job: str,
-    every: int,
+    every: int | None,
     cron: str,
     on_commit: bool,
     keep_last: int,
@@ -77,13 +77,15 @@ def set_policy(
     `sdrs backup run` only. With no --keep rule everything is kept; the newest good backup of a job and those on hold
     are never pruned.
     """
+    if every == 0:
+        raise click.UsageError("--every 0 is no interval: leave it out for a policy without one")
     if every and cron:
         raise click.UsageError("--every and --cron contradict each other: give one")
     wanted = Policy(
         target=TargetName(target_name),
         pool=PoolName(pool),
         job=job,
-        every_seconds=every,
+        every_seconds=every or 0,
         cron=cron,
         on_commit=on_commit,
         keep=Keep(keep_last, keep_hourly, keep_daily, keep_weekly),

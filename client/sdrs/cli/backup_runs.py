@@ -54,6 +54,8 @@ def carry_out(
             emit_note(settings, f"{run_title(run)} is under way: `sdrs backup status` tells how far it is")
         return
     ended = [_wait(settings, cluster, run) for run in begun]
+    if selection.job and not any(run.total_checkpoints or run.failure for run in ended):
+        _check_known(cluster, kind, targets, selection)
     if settings.is_json:
         emit_json([run_record(run) for run in ended])
     for run in ended:
@@ -66,6 +68,15 @@ def carry_out(
     code = max(_exit_code(run) for run in ended) if not any(run.failure for run in ended) else failures.FAILED
     if code:
         context.exit(code)
+
+
+def _check_known(cluster: Cluster, kind: RunKind, targets: list[str], selection: Selection) -> None:
+    """Nothing to do is fine for a job that exists; for one that nobody knows it is a name mistyped."""
+    if kind == "backup":
+        if not cluster.checkpoints(selection.job).list():
+            raise NotFoundError(f'job "{selection.job}" has no checkpoint in this cluster: nothing was backed up')
+    elif not any(cluster.backups.list(selection.job, target=one, from_bucket=kind == "import") for one in targets):
+        raise NotFoundError(f'{" and ".join(targets)} has no backup of job "{selection.job}": sdrs backup list')
 
 
 def _exit_code(run: Run) -> int:

@@ -53,3 +53,9 @@ def checkpoints(cluster_id: str, job: str = "") -> str:
 
 def checkpoint(cluster_id: str, job: str, step: int, save_id: str) -> str:
     return f"{checkpoints(cluster_id, job)}{step:016d}/{save_id}.json"
+
+
+def parse_checkpoint(key: str) -> tuple[str, str, int, str]:
+    """What ``checkpoint`` made it of; ValueError for any other key."""
+    cluster_id, _, job, step, name = key.split("/")
+    return cluster_id, job, int(step), name.removesuffix(".json")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
-from sdrs_core.backup.manifests import CommitRecord
+from sdrs_core.backup import layout
 from sdrs_core.errors import InvalidArgumentError
-from sdrs_core.ids import JobName
+from sdrs_core.ids import JobName, SaveId
 from sdrs_proto import backup_convert
 from sdrs_proto.v1 import backup_pb2 as pb
 from sdrs_storaged.control.backup.assembly import Backups
+from sdrs_storaged.control.backup.listing import FromBucket
 from sdrs_storaged.control.backup.records import Copy, Run, TargetRecord
 from sdrs_storaged.rpc.edge import page_size
 
@@ -141,8 +142,9 @@ class BackupService:
             found, token = await self._backups.listing.from_bucket(
                 request.target, job=request.job, after=request.page_token, limit=limit
             )
+            here = await self._backups.listing.in_cluster([one.record for one in found if one.record])
             return pb.ListBackupsResponse(
-                backups=[_listed(request.target, record) for record in found], next_page_token=token
+                backups=[_listed(request.target, one, here) for one in found], next_page_token=token
             )
         copies, token = await self._backups.listing.page(
             request.target, job=request.job, after=request.page_token, limit=limit
@@ -198,7 +200,11 @@ def _backup(copy: Copy, in_cluster: bool) -> pb.Backup:
     )
 
 
-def _listed(target: str, record: CommitRecord) -> pb.Backup:
+def _listed(target: str, found: FromBucket, here: Collection[SaveId]) -> pb.Backup:
+    record = found.record
+    if record is None:
+        cluster_id, job, step, save_id = layout.parse_checkpoint(found.key)
+        return pb.Backup(target=target, cluster_id=cluster_id, save_id=save_id, job=job, step=step, damage=found.damage)
     return pb.Backup(
         target=target,
         cluster_id=record.cluster_id,
@@ -210,4 +216,5 @@ def _listed(target: str, record: CommitRecord) -> pb.Backup:
         size_bytes=record.size_bytes,
         committed_unix_ms=record.committed_unix_ms,
         backed_up_unix_ms=record.backed_up_unix_ms,
+        in_cluster=record.save_id in here,
     )

@@ -8,13 +8,14 @@ last, so what was torn is never visible (I2).
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sdrs_core.backup.manifests import BackedUpBlob, CommitRecord, ObjectPlace, ShardManifest
 from sdrs_core.backup.pruning import Kept, decide_pruning
 from sdrs_core.backup.runs import Selection
-from sdrs_core.backup.targets import Target
+from sdrs_core.backup.targets import Target, TargetName
 from sdrs_core.checkpoints import Blob, Save, Shard, newest_by_step
 from sdrs_core.errors import NotFoundError, UnavailableError
 from sdrs_core.ids import SaveId
@@ -83,7 +84,7 @@ class BackingUp:
         self._uploads = uploads
         self._clock = clock
         self._cluster_id = cluster_id
-        self._uploading_count = 0
+        self._uploading: Counter[TargetName] = Counter()
 
     async def carry_out(self, run: RunProgress) -> None:
         record = run.record
@@ -322,12 +323,12 @@ class BackingUp:
             fresh = ObjectRecord(place, ObjectState.UPLOADING, former, stored.value.also if stored else ())
             stored = await self._copies.put_object(target.name, identity, stored, fresh)
         reach("backup.object")
-        self._uploading_count += 1
+        self._uploading[target.name] += 1
         try:
             order = Upload(forms[0], target, stored.value.place, identity)
             await self._uploads.upload(work.run, forms, order, lambda: self._share(target))
         finally:
-            self._uploading_count -= 1
+            self._uploading[target.name] -= 1
         reach("backup.uploaded")
         done = replace(stored.value, state=ObjectState.STORED)
         await self._copies.put_object(target.name, identity, stored, done)
@@ -337,7 +338,7 @@ class BackingUp:
     def _share(self, target: Target) -> int:
         """Of the target's allowance, for one of those that upload now; 0: as fast as it goes."""
         limit = target.max_bytes_per_second
-        return max(1, limit // max(1, self._uploading_count)) if limit else 0
+        return max(1, limit // max(1, self._uploading[target.name])) if limit else 0
 
 
 def _is_over(clock: Clock, until_seconds: float) -> bool:

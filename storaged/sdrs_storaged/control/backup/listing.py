@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from sdrs_core.backup import layout
 from sdrs_core.backup.manifests import CommitRecord
 from sdrs_core.checkpoints import Save
+from sdrs_core.errors import CorruptDataError, NotFoundError, UnsupportedError
 from sdrs_core.ids import SaveId
 from sdrs_storaged.control import keys
 from sdrs_storaged.control.backup.buckets import Buckets, manifests
@@ -19,6 +20,15 @@ from sdrs_storaged.control.records import Records
 
 if TYPE_CHECKING:
     from sdrs_storaged.bucket.bucket import Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class FromBucket:
+    """A commit record; or why there is none under this key that can be read."""
+
+    key: str
+    record: CommitRecord | None
+    damage: str = ""
 
 
 class Listing:
@@ -49,7 +59,7 @@ class Listing:
                         return found, after
         return found, ""
 
-    async def in_cluster(self, copies: Iterable[Copy]) -> set[SaveId]:
+    async def in_cluster(self, copies: Iterable[Copy | CommitRecord]) -> set[SaveId]:
         """Which of them the cluster has as well."""
         found: set[SaveId] = set()
         for copy in copies:
@@ -57,7 +67,7 @@ class Listing:
                 found.add(copy.save_id)
         return found
 
-    async def save_of(self, copy: Copy) -> Save | None:
+    async def save_of(self, copy: Copy | CommitRecord) -> Save | None:
         """The checkpoint that it is a backup of, if it can still be read from the cluster."""
         async for stored in self._records.all(keys.saves_of_step(copy.job, copy.step), Save):
             save = stored.value
@@ -65,22 +75,32 @@ class Listing:
                 return save
         return None
 
-    async def from_bucket(self, target: str, *, job: str, after: str, limit: int) -> tuple[list[CommitRecord], str]:
-        """What the bucket says of itself; by job and step. The token is the key of the last one."""
+    async def from_bucket(self, target: str, *, job: str, after: str, limit: int) -> tuple[list[FromBucket], str]:
+        """What the bucket says of itself, also of those who wrote there before it was taken over; by cluster, job and
+        step. The token is the key of the last one.
+        """
         place = self._targets.get(target)
-        owner = place.source_cluster_id or self._cluster_id
 
-        def read(bucket: Bucket) -> list[CommitRecord]:
-            return list(islice(_behind(manifests(bucket, owner).commits(job), after), limit + 1))
+        def read(bucket: Bucket) -> list[FromBucket]:
+            return list(islice(_found(bucket, place.source_cluster_id, self._cluster_id, job, after), limit + 1))
 
         found = await self._buckets.call(place, read)
         more = len(found) > limit
-        return found[:limit], (_key(found[limit - 1]) if more else "")
+        return found[:limit], (found[limit - 1].key if more else "")
 
 
-def _key(record: CommitRecord) -> str:
-    return layout.checkpoint(record.cluster_id, record.job, record.step, record.save_id)
-
-
-def _behind(records: Iterator[CommitRecord], after: str) -> Iterator[CommitRecord]:
-    return (record for record in records if _key(record) > after)
+def _found(bucket: Bucket, source_cluster_id: str, own_id: str, job: str, after: str) -> Iterator[FromBucket]:
+    owner = None if source_cluster_id else manifests(bucket, own_id).read_owner()
+    writers = {source_cluster_id or own_id, *(owner.former if owner else ())}
+    for cluster_id in sorted(writers):
+        of_cluster = manifests(bucket, cluster_id)
+        for key in of_cluster.commit_keys(job):
+            if key <= after:
+                continue
+            try:
+                yield FromBucket(key, of_cluster.read_commit(key))
+            except (CorruptDataError, UnsupportedError) as error:
+                # One that cannot be read must not hide the others.
+                yield FromBucket(key, None, error.message)
+            except NotFoundError:
+                continue  # pruned since it was listed
