@@ -68,6 +68,19 @@ def test_one_that_was_evicted_is_the_clusters_own_again(memory_buckets: MemoryBu
     asyncio.run(run())
 
 
+def test_going_to_the_backup_and_coming_back_are_in_the_history(memory_buckets: MemoryBuckets) -> None:
+    async def run() -> None:
+        harness, save = await backed_up(memory_buckets)
+        await evict(harness, save)
+        await recall(harness)
+        await asyncio.gather(*harness.controller.recovery.recalls._tasks)  # the event is its last word
+        events, _ = await harness.controller.events.page(group_id="", node_id="", after="", limit=10)
+        kinds = [event.kind for event in events if event.kind.startswith("checkpoint_")]
+        assert kinds == ["checkpoint_recalled", "checkpoint_evicted"]
+
+    asyncio.run(run())
+
+
 def test_what_nodes_lost_is_brought_back_under_a_new_id_and_the_mark_of_damage_goes(
     memory_buckets: MemoryBuckets,
 ) -> None:

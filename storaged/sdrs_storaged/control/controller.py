@@ -145,6 +145,7 @@ class Controller:
             upkeep,
             self.backups,
             nodes,
+            self.events,
             clock,
             interval_seconds=config.collect_interval_seconds,
         )

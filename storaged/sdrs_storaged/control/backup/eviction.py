@@ -24,6 +24,7 @@ from sdrs_storaged.control.backup.records import Copy
 from sdrs_storaged.control.backup.shedding import without_holders
 from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
+from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.meta.store import Delete
 from sdrs_storaged.control.records import ConflictError, Records, Stored, put
 from sdrs_storaged.control.rounds import Rounds
@@ -45,6 +46,7 @@ class Evictor:
         policies: Policies,
         copies: Copies,
         locks: SaveLocks,
+        events: Events,
         clock: Clock,
         *,
         verify: VerifyAll,
@@ -57,6 +59,7 @@ class Evictor:
         self._policies = policies
         self._copies = copies
         self._locks = locks
+        self._events = events
         self._clock = clock
         self.verify = verify
         self._is_busy = is_busy
@@ -158,6 +161,7 @@ class Evictor:
         )
         # Its record is written as well: whoever is about to prune it has read an older one, and is refused (P25).
         seen = replace(copy.value, verified_unix_ms=self._clock.unix_ms())
+        text = f"{save.title} was verified in backup {target}, and is kept there only from now on"
         await self._catalog.write(
             stored,
             evicted,
@@ -166,6 +170,7 @@ class Evictor:
                 put(stored.key, evicted),
                 put(copy.key, seen),
                 *(Delete(keys.reference(home, save.save_id)) for home in save.homes),
+                self._events.entry("checkpoint_evicted", text, pool=save.pool),
             ],
         )
         reach("evict.marked")

@@ -35,6 +35,7 @@ from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.copier import InBucket
+from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.records import Records, Stored
 from sdrs_storaged.control.tally import Tally
@@ -100,6 +101,7 @@ class Recalls:
         presence: Presence,
         blobs: RecalledBlobs,
         locks: SaveLocks,
+        events: Events,
         clock: Clock,
         *,
         poke_repair: Callable[[], None],
@@ -115,6 +117,7 @@ class Recalls:
         self._clock = clock
         self._poke_repair = poke_repair
         self._locks = locks
+        self._events = events
         self._began_seconds = clock.monotonic_seconds()
         self._under_way: dict[SaveId, _UnderWay] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -190,6 +193,8 @@ class Recalls:
         else:
             log.warning("recalled", job=save.job, step=save.step, target=mine.progress.target)
             mine.ended.set_result(recalled)
+            text = f"{save.title} was recalled from backup {mine.progress.target}"
+            await self._events.record("checkpoint_recalled", text, pool=save.pool)
         finally:
             del self._under_way[save.save_id]
             mine.ended.exception()  # whoever asked may be gone

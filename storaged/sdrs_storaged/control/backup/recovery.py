@@ -21,6 +21,7 @@ from sdrs_storaged.control.catalog import Catalog
 from sdrs_storaged.control.clock import Clock
 from sdrs_storaged.control.commits import Commits
 from sdrs_storaged.control.copier import CopyCommands
+from sdrs_storaged.control.events import Events
 from sdrs_storaged.control.members import Members
 from sdrs_storaged.control.records import Records
 from sdrs_storaged.control.rounds import Rounds
@@ -40,6 +41,7 @@ class Recovery:
         upkeep: Upkeep,
         backups: Backups,
         nodes: CopyCommands,
+        events: Events,
         clock: Clock,
         *,
         interval_seconds: float,
@@ -59,6 +61,7 @@ class Recovery:
             Presence(members, upkeep.stocks, nodes),
             RecalledBlobs(members, upkeep.stocks, upkeep.holders, upkeep.copier, upkeep.claims),
             locks,
+            events,
             clock,
             poke_repair=upkeep.repairer.poke,
         )
@@ -72,6 +75,7 @@ class Recovery:
             backups.policies,
             backups.copies,
             locks,
+            events,
             clock,
             verify=self._verify,
             is_busy=self._is_busy,
