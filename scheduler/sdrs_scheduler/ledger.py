@@ -188,18 +188,20 @@ class Ledger:
 
     # What people change
 
-    def submit(self, spec: JobSpec, user: str, *, now_unix_ms: int, note: str = "") -> Job:
+    def submit(self, spec: JobSpec, user: str, *, now_unix_ms: int, note: str = "", held: bool = False) -> Job:
         """A new job. Refused while another one goes on with the same history.
 
         ``depends_on`` is resolved here, by id or by name (the newest of it), so that what a name means stays as it was
-        when it was written. ``note`` becomes the first line of its story.
+        when it was written. ``note`` becomes the first line of its story. ``held``: it waits until it is released, and
+        no scheduler can be faster.
         """
+        state = JobState.HELD if held else JobState.SUBMITTED
         check_name(spec.name, "job name")
         check_name(spec.history, "history of checkpoints")
         depends_on = tuple(dict.fromkeys(self.find(name).value.id for name in spec.depends_on))
         for id_bytes in _ID_BYTES:
             job_id = JobId(f"{spec.name}-{secrets.token_hex(id_bytes)}")
-            job = Job(job_id, spec, user, now_unix_ms, depends_on=depends_on)
+            job = Job(job_id, spec, user, now_unix_ms, state, depends_on=depends_on)
             job = told(job, now_unix_ms, note or f"submitted by {user}")
             claim_revision = self._claimable(spec.history, job_id)
             history_key, job_key = keys.history(spec.history), keys.job(job_id)
