@@ -82,9 +82,10 @@ class _Round:
         """Whether looking further along the line is in vain, or too much."""
         if self._ahead and self._looked_behind >= self._settings.backfill_depth:
             return True
-        may_search = not self._preemption.is_vain and self._searches < self._settings.preemption_depth
         # To explain, all within the depth are looked at: what is missing is better to know than who is ahead.
-        return needs_gpus and not self._capacity.free_gpus and not may_search and not self._settings.explain
+        if self._settings.explain or self._capacity.free_gpus or not needs_gpus:
+            return False
+        return self._searches >= self._settings.preemption_depth or self._preemption.is_vain
 
     def _consider(self, job: Pending) -> None:
         ask = job.ask
@@ -161,7 +162,7 @@ class _Round:
     def _make_room(self, job: Pending, shape: Shape) -> bool:
         """Warns others if that helps; whether room is made now, by them or by those who leave already."""
         ask = job.ask
-        if self._searches >= self._settings.preemption_depth or not self._preemption.could_help(ask):
+        if self._searches >= self._settings.preemption_depth or not self._preemption.could_help(ask, shape):
             return job.is_promised
         self._searches += 1
         timeline = self._timeline_now()
