@@ -188,6 +188,9 @@ def test_a_change_whose_answer_was_lost_is_known_again_also_by_the_next_controll
         assert await records.change({KEY: 0}, {KEY: b"mine"}, [], request_id="first") == happened
         # The same words of somebody else are another change.
         assert await records.change({KEY: 0}, {KEY: b"mine"}, [], request_id="second") is None
+        # Once somebody else has changed it nobody can tell any more: all that is said is that it moved.
+        assert await put(records, KEY, b"theirs", happened or 0)
+        assert await records.change({KEY: 0}, {KEY: b"mine"}, [], request_id="first") is None
 
     stores.run(run)
 
