@@ -30,7 +30,7 @@ class Sight:
     ending_since: float | None = None
     # How long processes have from there on.
     patience_seconds: float = 5.0
-    # When it was warned of a preemption: until then plus the grace, whoever still saves may go on.
+    # When it was warned of a preemption: from there on for the grace, whoever still saves may go on.
     warned_at: float | None = None
     grace_seconds: float = 0.0
 
@@ -44,16 +44,15 @@ def next_step(sight: Sight) -> Step:
     if sight.is_killed:
         return Step.KILL
     if sight.ending_since is None:
-        return Step.TERMINATE
-    return Step.KILL if sight.now >= _deadline(sight, sight.ending_since) else Step.GO_ON
+        return Step.GO_ON if _may_be_saving(sight) else Step.TERMINATE
+    return Step.KILL if sight.now >= sight.ending_since + sight.patience_seconds else Step.GO_ON
 
 
-def _deadline(sight: Sight, ending_since: float) -> float:
-    deadline = ending_since + sight.patience_seconds
-    if sight.warned_at is None:
-        return deadline
-    # Nodes do not end their last save in the same moment: the first one's end must not cost the others theirs.
-    return max(deadline, sight.warned_at + sight.grace_seconds)
+def _may_be_saving(sight: Sight) -> bool:
+    """Nodes do not end their last save in the same moment: the first one's end must not cost the others theirs."""
+    if sight.warned_at is None or sight.is_stopped or not sight.workers_left:
+        return False
+    return sight.now < sight.warned_at + sight.grace_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ from sdrs_scheduler.executors.local.found_runs import (
     processes_of,
     shepherd_of,
 )
-from sdrs_scheduler.executors.local.processes import Process, catches, send
+from sdrs_scheduler.executors.local.processes import catches, send
 from sdrs_scheduler.executors.local.run_folder import RunFolder, now_ms
 from sdrs_scheduler.executors.local.worker_log import read_tail
 from sdrs_scheduler.jobs.spec import Launch
@@ -103,7 +104,7 @@ class LocalExecutor(Executor):
         if not processes or folder.has(files.ENDED):
             return
         if not folder.has(files.WARNED):
-            folder.write(files.WARNED, {"at_ms": now_ms()})
+            _mark(folder, files.WARNED)
         # Who has no handler dies of it. A shell that waits for its trainer, or torchrun at USR1, would end the run
         # while the trainer saves: they are passed over, unless nobody listens and dying is what is left.
         for entry in [entry for entry in processes if catches(entry.pid, number)] or processes:
@@ -113,23 +114,24 @@ class LocalExecutor(Executor):
         for entry in processes_of(self._folder(run)):
             if catches(entry.pid, SIGUSR2):
                 send(entry, SIGUSR2)
-                if entry.is_stopped:
-                    # The first thing that it does when it goes on.
-                    send(entry, SIGCONT)
+                # A stopped one does it as the first thing when it goes on; others do not mind.
+                send(entry, SIGCONT)
 
     def kill(self, run: str) -> None:
         folder = self._folder(run)
         if not folder.has(files.PLAN) or folder.has(files.ENDED):
             return
         # Before anything else: a shepherd that comes up now starts nothing.
-        folder.write(files.KILL, {"at_ms": now_ms()})
+        _mark(folder, files.KILL)
         shepherd = shepherd_of(folder)
         if shepherd is not None:
             send(shepherd, SIGTERM)
             send(shepherd, SIGCONT)
             _wait(lambda: folder.has(files.ENDED) or not folder.is_locked(), _KILL_SECONDS)
-            if not folder.has(files.ENDED):
-                self._kill_shepherd(shepherd, folder)
+            # One that only waits for a full disk to take its record keeps what nobody else knows.
+            if not folder.has(files.ENDED) and processes_of(folder):
+                send(shepherd, SIGKILL)
+                _wait(lambda: not folder.is_locked(), _KILL_SECONDS)
         if not folder.has(files.ENDED) and not folder.is_locked():
             bury(folder, "killed by the scheduler; its shepherd did not answer")
 
@@ -190,10 +192,6 @@ class LocalExecutor(Executor):
             said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
             raise UnavailableError(f"run {run}: its shepherd could not start it: {said[-1]}", run=run)
 
-    def _kill_shepherd(self, shepherd: Process, folder: RunFolder) -> None:
-        send(shepherd, SIGKILL)
-        _wait(lambda: not folder.is_locked(), _KILL_SECONDS)
-
     def _folder(self, run: str) -> RunFolder:
         return RunFolder(self._runs / run)
 
@@ -215,6 +213,12 @@ def _check(order: LaunchOrder) -> None:
         raise InvalidArgumentError(
             f"the job's folder {order.workdir} does not exist on this machine: create it, or change `workdir`"
         )
+
+
+def _mark(folder: RunFolder, name: str) -> None:
+    """Where a full disk does not take it the signals that follow still do their work, only less exactly."""
+    with contextlib.suppress(OSError):
+        folder.write(name, {"at_ms": now_ms()})
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> None:

@@ -78,7 +78,9 @@ def processes_of(folder: RunFolder) -> list[Process]:
 
 
 def bury(folder: RunFolder, detail: str) -> Record | None:
-    """End what a run without a shepherd has left, and write its end; None: not everything has died yet."""
+    """End what a run without a shepherd has left, and write its end; None: not everything has died yet, or it
+    cannot be written.
+    """
     lock = folder.lock()
     if lock is None:
         return None
@@ -99,6 +101,9 @@ def bury(folder: RunFolder, detail: str) -> Record | None:
             ]
         folder.write(files.ENDED, record)
         return record
+    except OSError:
+        # A full disk: what is not on record may be told otherwise the next time.
+        return None
     finally:
         os.close(lock)
 
@@ -108,4 +113,4 @@ def _why_no_shepherd(begun: Record | None) -> str:
         return "killed before it started"
     if begun["boot"] != boot_id():
         return "the machine was restarted under it"
-    return "its shepherd was killed, so that its exit codes are not known; what was left of it was ended"
+    return "its shepherd was killed, or could not go on: exit codes are not known, and what was left of it was ended"

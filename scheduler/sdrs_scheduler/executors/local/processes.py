@@ -31,10 +31,6 @@ class Process:
     def is_dead(self) -> bool:
         return self.state in _DEAD
 
-    @property
-    def is_stopped(self) -> bool:
-        return self.state in "Tt"
-
 
 def process(pid: int) -> Process | None:
     try:

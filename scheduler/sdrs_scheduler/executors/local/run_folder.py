@@ -79,7 +79,10 @@ class RunFolder:
             raise
 
     def lock(self, wait_seconds: float = 0.0) -> int | None:
-        """A descriptor that holds the lock until it and its copies are closed; None: somebody else has it."""
+        """A descriptor that holds the lock until it and its copies are closed; None: somebody else has it.
+
+        Nobody waits for the lock of a run that has begun.
+        """
         descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + wait_seconds
         while True:
@@ -87,7 +90,7 @@ class RunFolder:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return descriptor
             except BlockingIOError:
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= deadline or self.has(BEGUN):
                     os.close(descriptor)
                     return None
             time.sleep(_LOCK_RETRY_SECONDS)

@@ -30,6 +30,7 @@ from sdrs_scheduler.executors.local.run_folder import RunFolder, now_ms
 from sdrs_scheduler.executors.local.workers import Gate, Worker, free_port, start_worker
 
 _PR_SET_CHILD_SUBREAPER = 36
+# Who only looks whether it is taken holds it for an instant.
 _LOCK_WAIT_SECONDS = 2.0
 _READ_BYTES = 1 << 16
 _ENDING_TICK_SECONDS = 0.05
@@ -236,7 +237,7 @@ def _send_all(processes: list[Process], number: int) -> None:
 
 def main(path: str) -> int:
     folder = RunFolder(Path(path).resolve())
-    lock = folder.lock(0.0 if folder.has(files.BEGUN) else _LOCK_WAIT_SECONDS)
+    lock = folder.lock(_LOCK_WAIT_SECONDS)
     if lock is None or folder.has(files.BEGUN) or folder.has(files.ENDED):
         return 0
     plan = folder.read(files.PLAN)
