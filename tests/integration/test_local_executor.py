@@ -14,7 +14,9 @@ import pytest
 from sdrs_core.errors import InvalidArgumentError, UnavailableError
 from sdrs_scheduler.executors.executor import Exit, NodeFacts, RunState
 from sdrs_scheduler.executors.local.executor import LocalExecutor, LocalSettings
+from sdrs_scheduler.executors.local.found_runs import processes_of
 from sdrs_scheduler.executors.local.processes import living, process, send
+from sdrs_scheduler.executors.local.run_folder import RunFolder
 from tests.support.executors import PATIENCE_SECONDS, Bench, gone, local_bench
 from tests.support.waiting import wait_for
 
@@ -107,6 +109,22 @@ def test_after_a_warning_one_that_still_saves_may_finish(bench: Bench) -> None:
     # Longer than the second that others have whose neighbour fails, and nothing of it is disturbed.
     assert bench.ended(run).exits == {"n1": Exit(code=1), "n2": Exit(code=0)}
     assert "saved 0" in bench.log(run)
+
+
+def test_processes_that_cannot_tell_their_stacks_are_told_of(bench: Bench) -> None:
+    run = bench.launched("echo $$ > pid; sleep 600; true")
+    pid = bench.pid("pid")
+    wait_for(lambda: len(processes_of(RunFolder(bench.folder.parent / "executor/runs" / run))) == 2, "its child")
+    bench.executor.dump_stacks(run)
+    assert f"sdrs: pid {pid} (bash -c echo $$ > pid; sleep 600; true) is in state S, in " in bench.log(run)
+    assert "(sleep 600) is in state S" in bench.log(run)
+    assert bench.facts(run).state is RunState.RUNNING
+
+
+def test_torchrun_gives_its_processes_the_whole_grace(bench: Bench) -> None:
+    run = bench.launched("echo $PET_SHUTDOWN_TIMEOUT", grace_seconds=119.5)
+    bench.ended(run)
+    assert bench.log(run) == "120\n"
 
 
 def test_a_signal_never_meets_a_process_that_has_the_pid_by_now() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from sdrs_scheduler.jobs.job import Slot
@@ -9,7 +10,7 @@ from sdrs_scheduler.jobs.job import Slot
 _ADDRESS = "127.0.0.1"
 
 
-def node_environment(slots: Sequence[Slot], rank: int, hosts_file: str) -> Mapping[str, str]:
+def node_environment(slots: Sequence[Slot], rank: int, hosts_file: str, grace_seconds: float) -> Mapping[str, str]:
     """All but the port of MASTER_PORT, which the shepherd chooses when it starts the processes."""
     slot = slots[rank]
     return {
@@ -23,6 +24,8 @@ def node_environment(slots: Sequence[Slot], rank: int, hosts_file: str) -> Mappi
         "PET_NODE_RANK": str(rank),
         "PET_MASTER_ADDR": _ADDRESS,
         "PET_MAX_RESTARTS": "0",
+        # After SIGTERM it kills its processes after 30 s otherwise, however long their save may take.
+        "PET_SHUTDOWN_TIMEOUT": str(math.ceil(grace_seconds)),
         # Empty: none. Indexes are NVML's, which go by the bus; CUDA's own order is by speed.
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, slot.gpus)),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

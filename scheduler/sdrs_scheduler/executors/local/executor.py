@@ -20,10 +20,11 @@ from sdrs_scheduler.executors.local.environment import command_words, hosts_text
 from sdrs_scheduler.executors.local.found_runs import (
     bury,
     facts_of,
+    node_of,
     processes_of,
     shepherd_of,
 )
-from sdrs_scheduler.executors.local.processes import catches, send
+from sdrs_scheduler.executors.local.processes import catches, describe, send
 from sdrs_scheduler.executors.local.run_folder import RunFolder, now_ms
 from sdrs_scheduler.executors.local.worker_log import read_tail
 from sdrs_scheduler.jobs.spec import Launch
@@ -111,11 +112,15 @@ class LocalExecutor(Executor):
             send(entry, number)
 
     def dump_stacks(self, run: str) -> None:
-        for entry in processes_of(self._folder(run)):
+        folder = self._folder(run)
+        for entry in processes_of(folder):
             if catches(entry.pid, SIGUSR2):
                 send(entry, SIGUSR2)
                 # A stopped one does it as the first thing when it goes on; others do not mind.
                 send(entry, SIGCONT)
+            else:
+                # It would die of the signal. Where the kernel has it is better than nothing.
+                self._append(run, node_of(folder, entry), f"sdrs: {describe(entry)}\n")
 
     def kill(self, run: str) -> None:
         folder = self._folder(run)
@@ -155,7 +160,7 @@ class LocalExecutor(Executor):
             {
                 "node": order.slots[rank].node,
                 "words": command_words(order.command),
-                "environment": node_environment(order.slots, rank, str(folder.path / files.HOSTS)),
+                "environment": node_environment(order.slots, rank, str(folder.path / files.HOSTS), order.grace_seconds),
                 "log": str(self._log_folder(order.run) / f"{order.slots[rank].node}.log"),
             }
             for rank in ranks
@@ -191,6 +196,10 @@ class LocalExecutor(Executor):
         if done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
             raise UnavailableError(f"run {run}: its shepherd could not start it: {said[-1]}", run=run)
+
+    def _append(self, run: str, node: str, line: str) -> None:
+        with contextlib.suppress(OSError), (self._log_folder(run) / f"{node}.log").open("a") as log:
+            log.write(line)
 
     def _folder(self, run: str) -> RunFolder:
         return RunFolder(self._runs / run)

@@ -77,6 +77,14 @@ def processes_of(folder: RunFolder) -> list[Process]:
     return list(left_behind(str(folder.path), known, living()))
 
 
+def node_of(folder: RunFolder, entry: Process) -> str:
+    """The node whose log a process belongs to; the first one's, if it has left its session."""
+    workers = folder.read(files.WORKERS) or {}
+    plan = folder.read(files.PLAN) or {"workers": [{"node": ""}]}
+    found = (node for node, worker in workers.items() if worker["pid"] in (entry.pid, entry.session))
+    return str(next(found, plan["workers"][0]["node"]))
+
+
 def bury(folder: RunFolder, detail: str) -> Record | None:
     """End what a run without a shepherd has left, and write its end; None: not everything has died yet, or it
     cannot be written.

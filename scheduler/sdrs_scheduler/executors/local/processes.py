@@ -87,6 +87,18 @@ def catches(pid: int, number: int) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
+def describe(entry: Process) -> str:
+    """What the kernel tells about a process that cannot tell its stacks itself."""
+    words = []
+    for name in ("cmdline", "wchan"):
+        try:
+            words.append((_PROC / str(entry.pid) / name).read_text(errors="replace").replace("\0", " ").strip())
+        except OSError:
+            words.append("")
+    where = words[1] if words[1] not in ("", "0") else "user space, or it is not told"
+    return f"pid {entry.pid} ({words[0][:200]}) is in state {entry.state}, in {where}"
+
+
 def proportional_bytes(pid: int) -> int:
     """Memory of a process, where pages that several share count once in all; slow for large ones."""
     try:

@@ -22,6 +22,7 @@ import contextlib
 import fcntl
 import json
 import os
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,8 +66,8 @@ class RunFolder:
         self.write_text(name, json.dumps(record))
 
     def write_text(self, name: str, text: str) -> None:
-        # Executors of two schedulers may write at once for a moment: each has a temporary file of its own.
-        temporary = self.path / f".{name}.{os.getpid()}"
+        # Two threads or two schedulers may write at once for a moment: each has a temporary file of its own.
+        temporary = self.path / f".{name}.{threading.get_native_id()}"
         try:
             with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
                 file.write(text)

@@ -69,7 +69,11 @@ class Shepherd:
             self._left.add(worker.pid)
             self._selector.register(worker.output, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
         self._folder.write(files.WORKERS, {worker.node: _identity(pid) for pid, worker in self._workers.items()})
-        gate.open()
+        # Who kills writes that down before it looks for us, and we look for it after we have told who we are.
+        if self._folder.has(files.KILL):
+            self._is_killed = True
+        else:
+            gate.open()
 
     def keep(self) -> None:
         """Until nothing is left of the run."""
