@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from sdrs_scheduler.executors.executor import Executor, Exit, LaunchOrder, NodeFacts, RunFacts, RunState
+from sdrs_scheduler.executors.slurm.executor import SlurmExecutor
 from sdrs_scheduler.jobs.job import Slot
 from sdrs_scheduler.jobs.spec import Launch
 from tests.support.memory_executor import MemoryExecutor, MemoryWorld
+from tests.support.slurm import running_slurm
 from tests.support.waiting import wait_for
 
 PATIENCE_SECONDS = 60
@@ -93,6 +95,14 @@ def memory_bench(folder: Path) -> Iterator[Bench]:
     bench = Bench(lambda: MemoryExecutor(world), folder, is_twin=True)
     yield bench
     bench.end_all()
+
+
+@contextmanager
+def slurm_bench(folder: Path) -> Iterator[Bench]:
+    with running_slurm() as slurm:
+        bench = Bench(lambda: SlurmExecutor(folder / "runs", slurm.settings), folder)
+        yield bench
+        bench.end_all()
 
 
 def died_of(exit: Exit, signal: int) -> bool:

@@ -21,7 +21,9 @@ from sdrs_scheduler.executors.slurm.settings import SlurmSettings
 from tests.support.cluster import free_port
 from tests.support.waiting import wait_for
 
-GPUS_PER_NODE = 4
+# Stand-ins for GPUs, device files that every machine has: nothing opens them.
+_DEVICES = ("null", "zero", "full", "tty")
+GPUS_PER_NODE = len(_DEVICES)
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 _IN_CI = bool(os.environ.get("CI"))
 
@@ -32,7 +34,6 @@ needs_slurm = pytest.mark.skipif(
     reason="needs root and apt-get install slurmctld slurmd slurm-client munge",
 )
 
-# Stand-ins for GPUs are device files of which every machine has enough: nothing opens them.
 _CONF = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -51,6 +52,7 @@ SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
+DefMemPerNode=500
 GresTypes=gpu
 ReturnToService=2
 SlurmdTimeout=10
@@ -58,6 +60,9 @@ KillWait=2
 MinJobAge=300
 PropagateResourceLimits=NONE
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,bf_interval=1,sched_min_interval=0
+SlurmctldLogFile={folder}/log/slurmctld
+SlurmdLogFile={folder}/log/%n.slurmd
+SlurmdParameters=config_overrides
 {nodes}
 PartitionName=train Nodes={names} Default=YES MaxTime=INFINITE State=UP
 """
@@ -154,14 +159,9 @@ class SlurmCluster:
         names = ",".join(self.nodes)
         self.conf_file.write_text(
             _CONF.format(host=host, port=self.controller_port, folder=self.folder, nodes=nodes, names=names)
-            + f"SlurmctldLogFile={self.folder}/log/slurmctld\nSlurmdLogFile={self.folder}/log/%n.slurmd\n"
-            + "SlurmdParameters=config_overrides\n"
         )
-        devices = "".join(
-            f"NodeName={names} Name=gpu File={device}\n"
-            for device in ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty")
-        )
-        (self.folder / "gres.conf").write_text(devices)
+        lines = (f"NodeName={names} Name=gpu File=/dev/{device}\n" for device in _DEVICES)
+        (self.folder / "gres.conf").write_text("".join(lines))
 
     def _start_munged(self) -> None:
         munge = self.folder / "munge"

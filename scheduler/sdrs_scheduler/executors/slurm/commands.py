@@ -111,16 +111,8 @@ class SlurmCommands:
     def accounted(self, job_id: int, name: str) -> SlurmJob | None:
         """From accounting, if there is any, what slurmctld has dropped."""
         try:
-            answer = self._run(
-                [
-                    "sacct",
-                    "--noheader",
-                    "--parsable2",
-                    "--allocations",
-                    f"--jobs={job_id}",
-                    f"--format={_ACCOUNT_FORMAT}",
-                ]
-            )
+            which = ["--allocations", f"--jobs={job_id}", f"--format={_ACCOUNT_FORMAT}"]
+            answer = self._run(["sacct", "--noheader", "--parsable2", *which])
         except InvalidArgumentError:
             return None  # there is no accounting here
         for line in answer.splitlines():

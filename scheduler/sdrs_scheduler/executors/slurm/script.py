@@ -67,14 +67,13 @@ if cd {workdir}; then
 else
     code=1
 fi
-ended=$(date +%s%3N)
+# Whole or not at all: the scheduler reads it while it is written.
+echo "$code $(date +%s%3N)" > "$folder/exits/.$node" && mv "$folder/exits/.$node" "$folder/exits/$node"
 # What the command left behind, where Slurm tracks processes by their parents only. This shell has not got the mark.
 for _ in 1 2 3 4 5; do
     left=$(grep -lzxF "SDRS_RUN=$SDRS_RUN" /proc/[0-9]*/environ 2> /dev/null | grep -o '[0-9]*') || break
     kill -KILL $left 2> /dev/null
 done
-# Whole or not at all: the scheduler reads it while it is written.
-echo "$code $ended" > "$folder/exits/.$node" && mv "$folder/exits/.$node" "$folder/exits/$node"
 exit "$code"
 """
 

@@ -10,9 +10,7 @@ from signal import SIGKILL
 from sdrs_scheduler.executors.executor import Exit, NodeFacts, RunFacts, RunState
 from sdrs_scheduler.executors.slurm.commands import SlurmJob, SlurmNode
 
-_WAITING = frozenset(
-    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
-)
+_WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 # COMPLETING too: processes may still be there, and its nodes are not free.
 _RUNNING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"})
 # Its script came to its end, and so has written its last words.
@@ -21,9 +19,7 @@ _CAME_TO_ITS_END = frozenset({"COMPLETED", "FAILED"})
 LOST_A_NODE = frozenset({"NODE_FAIL", "BOOT_FAIL"})
 
 # What sinfo tells of a node that takes jobs, or will once it is switched on.
-_USABLE = frozenset(
-    {"idle", "mixed", "allocated", "completing", "planned", "powering_up", "powered_down", "powering_down"}
-)
+_USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned", "powering_up", "powered_down"})
 # Marks behind a state: not responding, powered down, powering up, powering down, ...
 _MARKS = "*~#!%$@^-+"
 _NOT_RESPONDING = "*"
