@@ -1,6 +1,7 @@
 from sdrs_proto.v1 import backup_pb2 as _backup_pb2
 from sdrs_proto.v1 import checkpoint_pb2 as _checkpoint_pb2
 from sdrs_proto.v1 import cluster_pb2 as _cluster_pb2
+from sdrs_proto.v1 import schedule_pb2 as _schedule_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -874,14 +875,16 @@ class SetAutomaticResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class SetCordonRequest(_message.Message):
-    __slots__ = ["cordoned", "node_id", "request_id"]
+    __slots__ = ["cordoned", "node_id", "reason", "request_id"]
     CORDONED_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     cordoned: bool
     node_id: str
+    reason: str
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ..., node_id: _Optional[str] = ..., cordoned: bool = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., node_id: _Optional[str] = ..., cordoned: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class SetCordonResponse(_message.Message):
     __slots__ = ["node"]
