@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sdrs.attempt import resolve_attempt
+from sdrs.job.environment import resume_limit
 from sdrs.job.pace import SavePace
 from sdrs.restore.into import read_into
 from sdrs.restore.parts import OpenShard
@@ -141,12 +142,14 @@ class Checkpoints:
         checkpoint lacks, is an error that names its path, before anything is written. What ``into`` lacks is made.
 
         With ``world_size`` above 1 all ranks must call this, and all get the same generation (P16). ``resume`` (the
-        default under SDRS_ATTEMPT) says that the job goes on from there: later generations are set aside.
+        default under SDRS_ATTEMPT) says that the job goes on from there: later generations are set aside. What the
+        scheduler started goes on from SDRS_RESUME_STEP then, or from before that if it cannot be restored.
         ``progress(read, total)`` is told the bytes.
         """
         restorer = self._restorer(rank, world_size, ContentKind.STATE, progress)
         read = read_state if into is None else partial(read_into, into=into)
-        return restorer.restore(read, step, resume=_resumes(resume)).value
+        limit = resume_limit(os.environ, self.job)
+        return restorer.restore(read, step, resume=_resumes(resume), up_to_step=limit).value
 
     def restore_files(
         self,
@@ -163,7 +166,9 @@ class Checkpoints:
         Files of the same names are replaced, each at once and only after everything was verified.
         """
         restorer = self._restorer(rank, world_size, ContentKind.FILES, progress)
-        return restorer.restore(lambda readers: read_files(readers, dest), step, resume=_resumes(resume)).checkpoint
+        limit = resume_limit(os.environ, self.job)
+        read = partial(read_files, dest=dest)
+        return restorer.restore(read, step, resume=_resumes(resume), up_to_step=limit).checkpoint
 
     def export_state(
         self, dest: str | os.PathLike[str], step: int | None = None, *, progress: Report | None = None

@@ -72,6 +72,12 @@ def read_environment(environment: Mapping[str, str]) -> JobFacts | None:
     )
 
 
+def resume_limit(environment: Mapping[str, str], history: str) -> int | None:
+    """The step that this job goes on from, if ``history`` is its own; None: the newest there is."""
+    facts = read_environment(environment)
+    return facts.resume_step if facts and facts.history == history else None
+
+
 def save_interval(environment: Mapping[str, str]) -> float:
     """SDRS_SAVE_INTERVAL_SECONDS; 0 if it is not set."""
     return _seconds(environment, "SDRS_SAVE_INTERVAL_SECONDS", 0.0)
