@@ -76,8 +76,10 @@ def test_one_rank_saves_at_once_and_then_not_until_the_next_cause() -> None:
     rank = Rank(facts_of(0, 1, interval_seconds=30.0), clock)
     assert not rank.should_save(1, None)
     rank.warn()
-    assert rank.is_preempted
+    assert rank.is_warned
+    assert not rank.is_preempted  # not before there is something to leave behind
     assert rank.should_save(2, None)
+    assert rank.is_preempted
     assert rank.should_save(2, None)  # the same step, the same answer
     assert not rank.should_save(3, None)
     clock.seconds += 31

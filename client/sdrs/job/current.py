@@ -158,12 +158,14 @@ class CurrentJob:
 
     @property
     def warned(self) -> bool:
-        """Whether this rank has heard that the job is to be preempted. Others may hear it later: ``preempted``."""
+        """Whether this rank has heard that the job is to be preempted. Others may hear it later: see ``preempted``."""
         return self.rank_state.is_warned
 
     @property
     def preempted(self) -> bool:
-        """Whether to leave after this save. With several ranks it becomes true for all in the same ``should_save``."""
+        """Whether to leave after this save: a ``should_save`` has said yes because of a warning. With several ranks it
+        becomes true at the same step for all.
+        """
         return self.rank_state.is_preempted
 
     def leave(self) -> NoReturn:

@@ -91,7 +91,7 @@ class Rank:
 
     @property
     def is_preempted(self) -> bool:
-        return self._is_preempted or (self._facts.world_size == 1 and self.is_warned)
+        return self._is_preempted
 
     def should_save(self, step: int | None, world_size: int | None) -> bool:
         with self._changed:
