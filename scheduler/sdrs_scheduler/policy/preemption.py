@@ -25,7 +25,7 @@ class Victim:
 
 
 class Preemption:
-    """The running jobs that could be preempted at all, ranked when the first is needed; asked for one blocked job after another."""
+    """The running jobs that could be preempted: ranked when first needed, asked for one blocked job at a time."""
 
     def __init__(self, view: View, capacity: Capacity, quotas: Quotas, order: Order, settings: PolicySettings) -> None:
         self._now = view.now_unix
@@ -93,17 +93,24 @@ class Preemption:
 
     def _allowed(self, ask: Ask) -> list[Victim]:
         """Those whom ``ask`` may preempt, the cheapest first."""
-        # Another queue gives back what it has borrowed, and nothing of what is its own: it would take that back.
         may_reclaim = self._may_reclaim(ask)
-        may_outrank = self._settings.preemption
         below = self._order.importance(ask, self._now) - self._settings.preemption_margin
-        return [
-            victim
-            for victim in self._victims
-            if victim.job.ask.id not in self._gone
-            and ((may_outrank and victim.importance <= below) or (may_reclaim and victim.job.ask.queue != ask.queue))
-            and (victim.job.ask.queue == ask.queue or self._quotas.lent_to(victim.job.ask.queue) > 0)
-        ]
+        allowed = []
+        for victim in self._victims:
+            is_other = victim.job.ask.queue != ask.queue
+            may = (self._settings.preemption and victim.importance <= below) or (may_reclaim and is_other)
+            if may and victim.job.ask.id not in self._gone and (not is_other or self._gives_back(ask, victim, 0)):
+                allowed.append(victim)
+        return allowed
+
+    def _gives_back(self, ask: Ask, victim: Victim, given_gpus: int) -> bool:
+        """Whether another queue has borrowed what the victim holds, beyond what it gives back already.
+
+        What is its own it would take back. So would it, if a job that only is more important took more from it than it
+        has borrowed; a queue that is owed something may do that: nobody can take it back from there.
+        """
+        borrowed = self._quotas.lent_to(victim.job.ask.queue) - given_gpus
+        return borrowed >= (1 if self._may_reclaim(ask) else max(1, gpus_of(victim.job.ask)))
 
     def _free_nodes(self, ask: Ask, allowed: Sequence[Victim], choice: _Choice) -> None:
         """Nodes by what it costs to clear them; each is looked at again when its turn comes, for what was chosen for
@@ -137,7 +144,7 @@ class Preemption:
             queue = victim.job.ask.queue
             if queue != ask.queue:
                 given = given_back.get(queue, 0)
-                if self._quotas.lent_to(queue) - choice.gpus_from(queue) - given <= 0:
+                if not self._gives_back(ask, victim, choice.gpus_from(queue) + given):
                     continue
                 given_back[queue] = given + gpus_of(victim.job.ask)
             cleared.append(victim)
@@ -221,6 +228,7 @@ class _Choice:
     def drop_needless(self) -> None:
         """The dearest first. What remains is needed to the last."""
         for victim in sorted(self.victims, key=lambda v: (-v.cost, v.job.ask.id)):
-            self.victims.remove(victim)
+            at = self.victims.index(victim)
+            self.victims.pop(at)
             if not self.fits():
-                self.victims.append(victim)
+                self.victims.insert(at, victim)
