@@ -209,6 +209,7 @@ class Cluster(_Twin[sync_cluster.Cluster]):
     shrink_pool = _awaitable(sync_cluster.Cluster.shrink_pool)
     delete_pool = _awaitable(sync_cluster.Cluster.delete_pool)
     jobs = _awaitable(sync_cluster.Cluster.jobs)
+    open_attempt = _awaitable(sync_cluster.Cluster.open_attempt)
     groups = _awaitable(sync_cluster.Cluster.groups)
     group = _awaitable(sync_cluster.Cluster.group)
     switchover = _awaitable(sync_cluster.Cluster.switchover)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sdrs.process import Process
+from sdrs_core.errors import InvalidArgumentError
 from sdrs_core.ids import random_id
-from sdrs_proto.limits import MAX_WAIT_MS
+from sdrs_proto.limits import MAX_CHANGE_BYTES, MAX_WAIT_MS
 from sdrs_proto.v1 import schedule_pb2 as messages
 
 
@@ -61,12 +62,20 @@ class Records:
         A controller that does not answer is asked again, also another one, and then knows by what is on record whether
         it happened already. Two things it cannot know after a change of controllers: that a change happened whose
         records somebody else has changed since, and that one happened which only deletes. Then it says None as well:
-        read again, and decide by what is there. After an UnavailableError it may or may not have happened.
+        read again, and decide by what is there. After an UnavailableError it may or may not have happened. What
+        compares nothing may happen twice.
         """
+        put = put or {}
+        size_bytes = sum(map(len, put.values()))
+        if size_bytes > MAX_CHANGE_BYTES:  # the wire would refuse much larger ones in words of its own
+            raise InvalidArgumentError(
+                f"the records of one change have {size_bytes} bytes, {MAX_CHANGE_BYTES} are allowed: make several "
+                "changes of it"
+            )
         request = messages.ChangeRecordsRequest(
             request_id=random_id(),
             compare=[messages.ComparedRecord(key=key, revision=revision) for key, revision in compare.items()],
-            put=[messages.PutRecord(key=key, value=value) for key, value in (put or {}).items()],
+            put=[messages.PutRecord(key=key, value=value) for key, value in put.items()],
             delete=delete,
         )
         answer = self._process().control.call("change_records", request)

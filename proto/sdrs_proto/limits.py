@@ -29,6 +29,8 @@ MAX_WAIT_MS = 20_000
 # Of what a scheduler keeps: one record or note, and what one change may touch.
 MAX_RECORD_BYTES = 256 << 10
 MAX_RECORDS_PER_CHANGE = 64
+MAX_CHANGE_BYTES = 1 << 20
+MAX_RECORD_KEY_BYTES = 512
 MAX_NOTE_BYTES = 16 << 10
 MAX_NOTE_KEY_CHARS = 256
 
