@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -26,6 +25,7 @@ from sdrs_core.ids import check_name
 from sdrs_scheduler import keys
 from sdrs_scheduler.jobs.job import MAX_STORY_LINES, Attempt, Job, JobId, JobState, Line, Wish
 from sdrs_scheduler.jobs.spec import DEFAULT_QUEUE, MAX_PRIORITY, FailureClass, JobSpec
+from sdrs_scheduler.jobs.transitions import told
 from sdrs_scheduler.policy.view import Queue
 from sdrs_scheduler.record_store import RecordStore
 
@@ -110,9 +110,14 @@ class Usage:
     by_tenant: Mapping[str, float] = field(default_factory=dict)
 
 
-@cache
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+
+
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+    """Made once for each kind of record: making one costs more than using it."""
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
 
 
 def dump(value: object) -> bytes:
@@ -125,11 +130,6 @@ def parse(key: str, value: bytes, kind: type[T]) -> T:
     except ValidationError as error:
         raise CorruptDataError(f"the record {key} cannot be read: {error.errors()[0]['msg']}") from error
     return parsed
-
-
-def told(job: Job, now_unix_ms: int, sentence: str) -> Job:
-    """``job`` with one more line of its story, which is also why it is as it is."""
-    return replace(job, why=sentence, story=(*job.story, Line(now_unix_ms, sentence))[-MAX_STORY_LINES:])
 
 
 class Ledger:

@@ -16,7 +16,7 @@ class RecordStore(Protocol):
         """All records below ``prefix``, in the order of their keys."""
 
     def change(
-        self, *, compare: Mapping[str, int], put: Mapping[str, bytes] = ..., delete: Sequence[str] = ()
+        self, *, compare: Mapping[str, int], put: Mapping[str, bytes] | None = None, delete: Sequence[str] = ()
     ) -> int | None:
         """One transaction. ``compare``: the revision that a key must have, 0 if it must be absent. The new revision;
         None if a compared record moved. Repeating it after an unknown outcome is safe.

@@ -16,15 +16,12 @@ def place(capacity: Capacity, shape: Shape, usable: Usable | None = None) -> lis
     Best fit: the fullest nodes that have room. So gaps are filled first, and whole nodes stay whole for those who need
     them. Among equals the first by name, so that the same view gives the same answer.
     """
-    free = usable or capacity.free_units.__getitem__
-    if shape.exclusive:
-        fitting = [(units, i) for i in capacity.suitable(shape) if (units := free(i)) >= capacity.need_units(shape, i)]
-    else:
-        need = capacity.need_units(shape, 0) if capacity.nodes else 0
-        fitting = [(units, i) for i in capacity.suitable(shape) if (units := free(i)) >= need]
+    free = capacity.free_units
+    fitting = capacity.roomy(shape)
+    if usable is not None:
+        fitting = [i for i in fitting if usable(i) >= capacity.need_units(shape, i)]
     if len(fitting) < shape.nodes:
         return None
     if shape.nodes == 1:
-        return [min(fitting)[1]]
-    fitting.sort()
-    return [i for _, i in fitting[: shape.nodes]]
+        return [min(fitting, key=free.__getitem__)]
+    return sorted(fitting, key=free.__getitem__)[: shape.nodes]
