@@ -247,7 +247,7 @@ def test_a_failed_job_tells_what_happened_and_what_was_decided(
     assert rows[1]["exit_codes"] == {"node-1": 1}
     shown = program.run("job", "show", "crashed")
     assert "2 (2 × crash)" in shown
-    assert "1 of 3 left for crash" in shown
+    assert "1 of 3 left" in shown
     assert program.result("job", "show", "crashed", "-w").exit_code == 1
 
 
@@ -299,9 +299,8 @@ def test_logs_are_read_where_they_lie(program: JobProgram, scheduler: StandInSch
     files[0].write_text("three\nfour\n")
     (tmp_path / "node-1.log.1").write_text("one\ntwo\n")
     files[1].write_text("other")
-    done = Verdict(None, "done")
-    attempt = Attempt(JobId(made["id"]), 1, (), "local", log_files=tuple(map(str, files)), verdict=done)
-    gone = Attempt(JobId(made["id"]), 2, (Slot("far", ()),), "local", log_files=("/nowhere/far.log",), verdict=done)
+    attempt = Attempt(JobId(made["id"]), 1, (), "local", log_files=tuple(map(str, files)), ended_unix_ms=1)
+    gone = Attempt(JobId(made["id"]), 2, (Slot("far", ()),), "local", log_files=("/nowhere/far.log",), ended_unix_ms=1)
     scheduler.put_attempts(made["id"], [attempt, gone])
     scheduler.change(made["id"], now_ms(), "done", state=JobState.SUCCEEDED, attempt=2)
     assert program.run("job", "logs", "logged", "--attempt", "1").splitlines() == [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -85,14 +84,3 @@ def test_init_writes_both_files_and_never_over_others(
     assert read_job_file(Path("job.yaml"), 0.0)[0].spec.name == "my-job"
     assert "nothing" in program.run("job", "init", "x.yaml", "--template", "nothing", expect=2)
 
-
-def test_the_plain_script_trains_outside_of_a_job_too(tmp_path: Path) -> None:
-    script = TEMPLATES["python"].script.replace("time.sleep(0.1)", "pass")
-    (tmp_path / "train.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "train.py")], capture_output=True, text=True, check=False, timeout=60
-    )
-    if not hasattr(__import__("sdrs"), "current_job"):
-        pytest.skip("the SDK has no current_job() yet")
-    assert done.returncode == 0, done.stderr
-    assert "step 600 loss 0.000000" in done.stdout

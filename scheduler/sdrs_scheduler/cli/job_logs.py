@@ -131,7 +131,7 @@ def _follow(
     while True:
         job = ledger.job(job.id).value
         stored = ledger.attempt(job.id, at)
-        if stored is None or not (stored.value.log_files or stored.value.verdict):
+        if stored is None or not (stored.value.log_files or stored.value.ended_unix_ms):
             if job.state.is_over:
                 return
             time.sleep(_LOOK_SECONDS)
@@ -164,7 +164,7 @@ def _follow_attempt(settings: Settings, ledger: Ledger, attempt: Attempt, tail: 
             if time.monotonic() - asked > _ASK_SECONDS:
                 stored = ledger.attempt(attempt.job_id, attempt.number)
                 # Asked before the last look: what it wrote until its end is read.
-                is_over = stored is None or stored.value.verdict is not None
+                is_over = stored is None or stored.value.ended_unix_ms > 0
                 asked = time.monotonic()
             else:
                 time.sleep(_LOOK_SECONDS)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from sdrs.cli.amounts import format_time
+from sdrs_scheduler.jobs.goodput import Goodput
 from sdrs_scheduler.jobs.job import Attempt, Job, Line
 from sdrs_scheduler.jobs.spec import JobSpec
 from sdrs_scheduler.policy.view import Queue
@@ -78,13 +80,16 @@ def attempt_record(attempt: Attempt) -> Record:
         "charged": verdict.charged if verdict else False,
         "blamed_node": verdict.blamed_node if verdict else "",
         "policy": verdict.policy if verdict else "",
+        "utilization": attempt.utilization,
         "log_files": list(attempt.log_files),
     }
 
 
 def attempt_state(attempt: Attempt) -> str:
-    if attempt.verdict is not None or attempt.ended_unix_ms:
+    if attempt.ended_unix_ms:
         return "ended"
+    if attempt.verdict is not None:
+        return "ending"
     if attempt.warned_unix_ms:
         return "checkpointing"
     if attempt.running_unix_ms:
@@ -94,6 +99,19 @@ def attempt_state(attempt: Attempt) -> str:
 
 def story_record(story: Sequence[Line]) -> list[Record]:
     return [{"time": format_time(line.unix_ms), "text": line.text} for line in story]
+
+
+def goodput_record(goodput: Goodput) -> Record:
+    return {
+        "ratio": goodput.ratio,
+        "effective_seconds": goodput.effective_seconds,
+        "lost_seconds": goodput.lost_seconds,
+        "loading_seconds": goodput.loading_seconds,
+        "queueing_seconds": goodput.queueing_seconds,
+        "recovery": asdict(goodput.recovery) | {"total_seconds": goodput.recovery.total_seconds},
+        "recoveries": {failure.value: count for failure, count in goodput.recoveries.items()},
+        "utilization": goodput.utilization,
+    }
 
 
 def queue_record(queue: Queue, jobs: Sequence[Job]) -> Record:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sdrs.cli.amounts import format_age, format_bytes, format_duration, format_time
 from sdrs.cli.output import Column, Listing
 from sdrs_scheduler.cli.job_records import attempt_state, iso_time
+from sdrs_scheduler.jobs.goodput import Goodput
 from sdrs_scheduler.jobs.job import Attempt, Job, JobState, Line, Slot, Wish
 from sdrs_scheduler.jobs.spec import JobSpec, Resources
 
@@ -177,20 +178,40 @@ def attempts_words(job: Job, attempts: Sequence[Attempt]) -> str:
 
 
 def budget_words(job: Job) -> str:
-    """What is left of each budget that was touched; the rest is whole."""
+    """What is left: a class with a budget of its own is counted alone, all others share ``max``."""
     retry = job.spec.retry
-    touched = [
-        f"{max(0, retry.budgets.get(failure, retry.max) - spent)} of {retry.budgets.get(failure, retry.max)} left "
-        f"for {failure}"
-        for failure, spent in sorted(job.spent.items())
-        if spent and failure not in retry.free_on
+    shared = sum(count for failure, count in job.spent.items() if failure not in retry.budgets)
+    parts = [f"{max(0, retry.max - shared)} of {retry.max} left"]
+    parts += [
+        f"{max(0, budget - job.spent.get(failure, 0))} of {budget} for {failure}"
+        for failure, budget in sorted(retry.budgets.items())
     ]
-    words = ", ".join(touched) or f"{retry.max} for each kind of failure"
     if retry.free_on:
-        words += f"; free: {', '.join(retry.free_on)}"
+        parts.append(f"free: {', '.join(retry.free_on)}")
     if retry.no_progress_limit:
-        words += f"; {job.no_progress_count} of {retry.no_progress_limit} starts in a row without progress"
-    return words
+        parts.append(f"{job.no_progress_count} of {retry.no_progress_limit} starts in a row without progress")
+    return "; ".join(parts)
+
+
+def goodput_words(goodput: Goodput) -> str:
+    """Where its time went."""
+    if goodput.ratio is None:
+        return f"none yet, {format_duration(goodput.queueing_seconds)} queued"
+    words = (
+        f"{100 * goodput.ratio:.0f} %: {format_duration(goodput.effective_seconds)} effective, "
+        f"{format_duration(goodput.lost_seconds)} lost, {format_duration(goodput.loading_seconds)} loading, "
+        f"{format_duration(goodput.queueing_seconds)} queued"
+    )
+    return words + (f", GPUs {100 * goodput.utilization:.0f} % used" if goodput.utilization is not None else "")
+
+
+def recovery_words(goodput: Goodput) -> str:
+    """Of all its recoveries together."""
+    spans, count = goodput.recovery, sum(goodput.recoveries.values())
+    return (
+        f"{format_duration(spans.total_seconds)} in {count}: detect {spans.detect_seconds:.1f} s, decide "
+        f"{spans.decide_seconds:.1f} s, queue {spans.queue_seconds:.1f} s, load {spans.load_seconds:.1f} s"
+    )
 
 
 def checkpoint_words(spec: JobSpec) -> str:
@@ -235,7 +256,9 @@ def _situation(job: Job, attempts: Sequence[Attempt], now_unix_ms: int) -> str:
     if job.state is JobState.HELD:
         return f"is held, until `sdrs job release {job.id}`{because}"
     if job.state in (JobState.SUBMITTED, JobState.QUEUED, JobState.PREEMPTED):
-        return f"waits ({job.state}, {format_duration((now_unix_ms - _waits_since(job, newest)) / 1000)}){because}"
+        waited = format_duration((now_unix_ms - _waits_since(job, newest)) / 1000)
+        before = f". Before: {job.last_end}" if job.last_end and job.last_end not in job.why else ""
+        return f"waits ({job.state}, {waited}){because}{before}"
     verdict = newest.verdict if newest else None
     # The scheduler's sentence tells it all; where there is none, what became of the last start.
     told = because or (f": {verdict.sentence}" if verdict else "")
