@@ -243,7 +243,8 @@ def why_sentence(job: Job, attempts: Sequence[Attempt], now_unix_ms: int, *, idl
 
 def _situation(job: Job, attempts: Sequence[Attempt], now_unix_ms: int) -> str:
     newest = attempts[-1] if attempts else None
-    because = f": {job.why}" if job.why else ""
+    # Sentences of the policy end with a full stop; here more may follow.
+    because = f": {job.why.rstrip('.')}" if job.why else ""
     if job.state.has_nodes:
         parts = [f"{_DOING[job.state]} on {_nodes(job.slots) or 'no node'}"]
         if newest is not None:
