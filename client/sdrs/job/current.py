@@ -19,6 +19,7 @@ The same loop serves one rank and many: all of them save, and leave, at the same
 from __future__ import annotations
 
 import atexit
+import importlib
 import logging
 import os
 import sys
@@ -180,6 +181,8 @@ class CurrentJob:
         sys.exit(REQUEUE_EXIT_CODE)
 
     def start(self) -> None:
+        # Not left to the thread: a process that forks in the middle of an import has a half module in its child.
+        importlib.import_module("sdrs.cluster")
         self._beats.start()
         atexit.register(self._end)
 

@@ -10,14 +10,18 @@ class Utilization:
     """Never an error: training does not depend on it."""
 
     def __init__(self) -> None:
-        self._nvml: Any = None
         self._gpu: Any = None
         self._is_tried = False
+        try:
+            import pynvml
+        except Exception:  # it is not installed, or warns, or is broken
+            pynvml = None
+        self._nvml: Any = pynvml
 
     def read(self) -> float | None:
         """0 to 1, or None if it cannot be told."""
         try:
-            if not self._is_tried:
+            if self._nvml and not self._is_tried:
                 self._is_tried = True
                 self._open()
             return None if self._gpu is None else self._nvml.nvmlDeviceGetUtilizationRates(self._gpu).gpu / 100
@@ -26,16 +30,13 @@ class Utilization:
             return None
 
     def _open(self) -> None:
-        try:
-            import pynvml
-        except ImportError:
-            return
-        pynvml.nvmlInit()
-        self._nvml = pynvml
+        self._nvml.nvmlInit()
         local_rank = int(os.environ.get("LOCAL_RANK") or 0)
         visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
         if visible and local_rank >= len(visible):
             return
         name = visible[local_rank] if visible else str(local_rank)
-        find = pynvml.nvmlDeviceGetHandleByIndex if name.isdecimal() else pynvml.nvmlDeviceGetHandleByUUID
-        self._gpu = find(int(name) if name.isdecimal() else name)
+        if name.isdecimal():
+            self._gpu = self._nvml.nvmlDeviceGetHandleByIndex(int(name))
+        else:
+            self._gpu = self._nvml.nvmlDeviceGetHandleByUUID(name)
