@@ -70,7 +70,7 @@ def test_help_lists_brought_verbs_after_our_own_also_those_that_cannot_be_loaded
     lines = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ") and line.split()]
     assert lines.index("version") < lines.index("absent") < lines.index("greet")
     assert "Greet somebody." in done.stdout
-    assert "Does not work here: it needs the package no_such_package_here" in " ".join(done.stdout.split())
+    assert done.stdout.count("(does not work here)") == 2
 
 
 def test_a_verb_whose_package_is_missing_says_what_to_install(brought: Path) -> None:

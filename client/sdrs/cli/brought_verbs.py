@@ -52,4 +52,10 @@ def _stand_in(name: str, why: str, cause: Exception | None) -> click.Command:
     def refuse() -> None:
         raise click.ClickException(f"`sdrs {name}` does not work here: {why}") from cause
 
-    return Verb(name, callback=refuse, help=f"Does not work here: {why}.", context_settings=_ANYTHING)
+    return Verb(
+        name,
+        callback=refuse,
+        help=f"Does not work here: {why}.",
+        short_help="(does not work here)",
+        context_settings=_ANYTHING,
+    )
