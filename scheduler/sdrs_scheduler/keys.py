@@ -12,6 +12,8 @@ USAGE = "schedule/usage"
 # Compared by every transaction of the scheduler, and changed only by one that takes over.
 TERM = "schedule/term"
 LEASE = "schedule/lease"
+# Notes, whose keys have no prefix.
+BEATS = "beat/"
 
 
 def job(job_id: str) -> str:
@@ -37,10 +39,6 @@ def node(name: str) -> str:
 def history(name: str) -> str:
     """Which job goes on with a history of checkpoints: at most one at a time."""
     return f"{HISTORIES}{name}"
-
-
-def beats(job_id: str, attempt_number: int) -> str:
-    return f"beat/{job_id}/{attempt_number}/"
 
 
 def orders(job_id: str, attempt_number: int) -> str:

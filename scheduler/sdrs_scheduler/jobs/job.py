@@ -157,3 +157,5 @@ class Job:
     last_end: str = ""
     # How long its attempts that are over ran in all.
     ran_ms: int = 0
+    # Somebody was preempted for it since it began to wait.
+    is_promised: bool = False

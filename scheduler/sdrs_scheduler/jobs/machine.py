@@ -43,7 +43,7 @@ def advance(job: Job, attempt: Attempt | None, sight: Sight, settings: MachineSe
 def placed(job: Job, slots: tuple[Slot, ...], executor: str, now_unix_ms: int) -> Step:
     """Nodes are chosen: the next attempt begins with this very change of the job's record (P22)."""
     eligible_unix_ms = max(job.submitted_unix_ms, job.eligible_unix_ms)
-    job = replace(job, attempt=job.attempt + 1, slots=slots)
+    job = replace(job, attempt=job.attempt + 1, slots=slots, is_promised=False)
     attempt = Attempt(
         job.id,
         job.attempt,
