@@ -33,11 +33,14 @@ def cancel(settings: Settings, job_word: str, reason: str, yes: bool) -> None:
     """
     with open_cluster(settings) as cluster:
         ledger = Ledger(cluster.records)
-        found = find_job(ledger, job_word)
-        # A program that cancels means it: it could ask before, and nothing that is saved is destroyed.
-        if found.state.has_nodes and sys.stdin.isatty():
-            confirm(f"This ends job {found.id}, which is {found.state}; what it has not saved is lost.", yes=yes)
-        _wish(settings, ledger, found, Wish.CANCEL, reason)
+        cancel_job(settings, ledger, find_job(ledger, job_word), reason=reason, yes=yes)
+
+
+def cancel_job(settings: Settings, ledger: Ledger, found: Job, *, reason: str, yes: bool) -> None:
+    # A program that cancels means it: nothing that is saved is destroyed, and there is nobody to ask.
+    if found.state.has_nodes and sys.stdin.isatty():
+        confirm(f"This ends job {found.id}, which is {found.state}; what it has not saved is lost.", yes=yes)
+    _wish(settings, ledger, found, Wish.CANCEL, reason)
 
 
 @click.command("hold", cls=Verb, examples="sdrs job hold llm-7b\nsdrs job hold llm-7b --reason 'data is checked'")
