@@ -17,6 +17,7 @@ from sdrs_proto.v1 import schedule_pb2
 from tests.support.cluster import LocalCluster
 from tests.support.controllers import ReplicatedControl, running_controllers
 from tests.support.etcd import needs_etcd, running_etcd
+from tests.support.program import Program
 from tests.support.states import make_state
 from tests.support.waiting import wait_for
 
@@ -77,6 +78,12 @@ def test_a_wait_ends_with_a_change_under_its_prefix_and_else_in_time(cluster: sd
         assert waiting.result() == revision
 
 
+def test_a_revision_of_another_history_is_not_waited_for(cluster: sdrs.Cluster) -> None:
+    records = cluster.records
+    here = records.wait("schedule/", 0, 0)
+    assert records.wait("schedule/", here + 1_000_000, 3600) < here + 1_000_000  # at once, or the test times out
+
+
 def test_refusals_say_what_is_allowed(cluster: sdrs.Cluster) -> None:
     records = cluster.records
     with pytest.raises(errors.InvalidArgumentError, match="schedule/"):
@@ -117,6 +124,19 @@ def test_an_opened_attempt_fences_the_saves_of_the_one_before(cluster: sdrs.Clus
     with pytest.raises(errors.StaleAttemptError):
         cluster.open_attempt("fenced", run_of(1))
     cluster.checkpoints("fenced", attempt=run_of(2)).save(step=2, state=make_state(2)).wait(timeout=60)
+
+
+def test_status_counts_jobs_by_state_once_there_are_any(local_cluster: LocalCluster) -> None:
+    program = Program(local_cluster.url)
+    assert program.json("status")["job_states"] == {}
+    assert "jobs " not in program.run("status")
+    with local_cluster.connect() as mine:
+        values = [b'{"state": "queued", "x": 1}', b'{"state": "running"}', b'{"state": "running"}', b"\xff", b"[]"]
+        put = {f"schedule/job/{number}": value for number, value in enumerate(values)}
+        assert mine.records.change(compare={}, put={**put, "schedule/queue/x": b"{}"})
+    states = program.json("status")["job_states"]
+    assert list(states.items()) == [("running", 2), ("queued", 1), ("unreadable", 2)]
+    assert "2 running, 1 queued, 2 unreadable" in program.run("status")
 
 
 def test_records_outlive_the_controller_and_notes_do_not(local_cluster: LocalCluster) -> None:
