@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sdrs_core.errors import CorruptDataError
 from sdrs_scheduler import keys
 from sdrs_scheduler.fault_points import reach
 from sdrs_scheduler.jobs.job import Attempt, Job
@@ -43,11 +44,14 @@ class Book:
         for record in self.ledger.records.range(keys.JOBS):
             job_id = record.key.removeprefix(keys.JOBS)
             before = known.get(job_id)
-            self.jobs[job_id] = (
-                before
-                if before is not None and before.revision == record.revision
-                else Stored(record.key, parse(record.key, record.value, Job), record.revision)
-            )
+            if before is not None and before.revision == record.revision:
+                self.jobs[job_id] = before
+                continue
+            try:
+                self.jobs[job_id] = Stored(record.key, parse(record.key, record.value, Job), record.revision)
+            except CorruptDataError as error:
+                # Written by a later version, perhaps: the others go on.
+                log.error("job_not_readable", job=job_id, why=error.message)
         for gone in known.keys() - self.jobs.keys():
             self._attempts.pop(gone, None)
         self.nodes = self.ledger.nodes()

@@ -71,6 +71,9 @@ class NodeRecord:
     # Why the scheduler gives it no more work, until somebody clears it; empty: it does.
     cordoned_because: str = ""
     cordoned_unix_ms: int = 0
+    # The storage was told of the cordon, and whether the node is one of its own: opened there, it is open here.
+    is_told: bool = False
+    is_storage_node: bool = False
 
 
 @dataclass(frozen=True, slots=True)

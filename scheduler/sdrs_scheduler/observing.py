@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from sdrs_core.errors import SdrsError, UnavailableError
 from sdrs_scheduler import keys
@@ -11,7 +12,13 @@ from sdrs_scheduler.beats import Beat, Pulse, parse_beat
 from sdrs_scheduler.clock import Clock
 from sdrs_scheduler.errands import Errands, Outcome
 from sdrs_scheduler.executors.executor import Executor, NodeFacts, RunFacts
-from sdrs_scheduler.jobs.classify import Evidence
+from sdrs_scheduler.jobs.classify import (
+    EXIT_NEVER_RESTART,
+    EXIT_PERMANENT,
+    EXIT_REQUEUE,
+    EXIT_TRANSIENT,
+    Evidence,
+)
 from sdrs_scheduler.jobs.job import Attempt, Job, JobState
 from sdrs_scheduler.jobs.resume import Generation
 from sdrs_scheduler.jobs.sight import Sight
@@ -22,6 +29,8 @@ from sdrs_scheduler.storage import Storage
 log = get_log("observing")
 
 _LOG_TAIL_BYTES = 64 << 10
+# The first that is listed failed first: 0 means that all are.
+_TELLING_EXIT_CODES = (0, EXIT_REQUEUE, EXIT_NEVER_RESTART, EXIT_TRANSIENT, EXIT_PERMANENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,8 @@ class Observer:
         self._acted: dict[str, float] = {}
         self._pulses: dict[str, Pulse] = {}
         self._evidence: dict[str, Evidence] = {}
+        # When the end of a run was seen first.
+        self._ended: dict[str, int] = {}
         self._looked: dict[str, float] = {}
         self._is_away = False
 
@@ -84,16 +95,14 @@ class Observer:
         ]
         for name, executor in self._executors.items():
             runs = [run_name(attempt) for job, attempt in launched if attempt.executor == name]
-            self._every(
-                f"poll:{name}", self._settings.poll_seconds, lambda n=name, e=executor, r=runs: self._poll(n, e, r)
-            )
+            self._every(f"poll:{name}", self._settings.poll_seconds, partial(self._poll, name, executor, runs))
         self._every("cordons", self._settings.generation_seconds, self._look_at_cordons)
         if launched:
             self._every("beats", self._settings.beat_seconds, self._listen)
         for job, _ in launched:
             is_leaving = job.state is JobState.CHECKPOINTING
             seconds = self._settings.farewell_seconds if is_leaving else self._settings.generation_seconds
-            self._every(f"generations:{job.id}", seconds, lambda j=job: self._look_at_generations(j))
+            self._every(f"generations:{job.id}", seconds, partial(self._look_at_generations, job))
 
     def sight(self, job: Job, attempt: Attempt | None) -> Sight:
         now_ms = self._clock.unix_ms()
@@ -120,13 +129,13 @@ class Observer:
         """Something was done to the run: what was seen before is out of date."""
         self._acted[run] = self._clock.monotonic()
         self._facts.pop(run, None)
-        self._looked.clear()
+        self._looked = {key: at for key, at in self._looked.items() if not key.startswith("poll:")}
 
     def drop(self, job: Job, attempt: Attempt) -> None:
         """The run is over and on record."""
         run = run_name(attempt)
-        for known in (self._facts, self._pulses, self._evidence, self.launch_errors, self._acted):
-            known.pop(run, None)  # type: ignore[attr-defined]
+        for known in (self._facts, self._pulses, self._evidence, self.launch_errors, self._acted, self._ended):
+            known.pop(run, None)
         for generation in self.generations.pop(job.id, ()):
             self.durable.pop(generation.save_id, None)
 
@@ -134,13 +143,14 @@ class Observer:
         """Look for what tells why a run ended, once nodes that died with it had time to be missed."""
         run = run_name(attempt)
         facts = self._facts.get(run)
-        ended_ms = (facts.ended_unix_ms if facts else 0) or self._clock.unix_ms()
+        seen_ms = self._ended.setdefault(run, self._clock.unix_ms())
+        ended_ms = (facts.ended_unix_ms if facts else 0) or seen_ms
         waits = facts is not None and not _is_clear(facts) and attempt.warned_unix_ms == 0
-        if waits and self._clock.unix_ms() - ended_ms < self._settings.settle_seconds * 1000:
+        if waits and self._clock.unix_ms() - seen_ms < self._settings.settle_seconds * 1000:
             return
         executor = self._executors[attempt.executor]
         since_ms = ended_ms - int(self._settings.trouble_seconds * 1000)
-        lost = {**{node: "" for node in (facts.lost_nodes if facts else ())}, **self._down(attempt)}
+        lost = {**dict.fromkeys(facts.lost_nodes if facts else (), ""), **self._down(attempt)}
         bad_gpus = self._bad_gpus(attempt)
 
         def work() -> tuple[Evidence, tuple[Generation, ...]]:
@@ -163,11 +173,11 @@ class Observer:
 
         self._errands.run(f"gather:{run}", work, done)
 
-    def _every(self, key: str, seconds: float, begin: object) -> None:
+    def _every(self, key: str, seconds: float, begin: Callable[[], None]) -> None:
         now = self._clock.monotonic()
         if now - self._looked.get(key, float("-inf")) >= seconds and not self._errands.is_busy(key):
             self._looked[key] = now
-            begin()  # type: ignore[operator]
+            begin()
 
     def _poll(self, name: str, executor: Executor, runs: list[str]) -> None:
         begun = self._clock.monotonic()
@@ -250,9 +260,8 @@ class Observer:
 
 def _is_clear(facts: RunFacts) -> bool:
     """The run said itself how it ended: nothing that is found out later changes it."""
-    return bool(facts.exits) and (
-        all(exit.code == 0 for exit in facts.exits.values()) or bool(facts.lost_nodes) or facts.preempted
-    )
+    first = next(iter(facts.exits.values()), None)
+    return facts.preempted or bool(facts.lost_nodes) or (first is not None and first.code in _TELLING_EXIT_CODES)
 
 
 def _complain(event: str, error: Exception | None, **facts: str) -> None:

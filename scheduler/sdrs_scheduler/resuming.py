@@ -35,6 +35,9 @@ class Resolver:
         self._undecided_since: dict[str, float] = {}
         self._answers: dict[str, tuple[float, Resumption]] = {}
 
+    def collect(self) -> None:
+        self._errands.collect()
+
     def request(self, job: Job, max_age_seconds: float) -> None:
         """Find out; the answer is there some time later. One that is younger than this is not asked for again."""
         known = self._answers.get(job.id)

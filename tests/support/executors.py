@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sdrs_scheduler.executors.executor import Executor, Exit, LaunchOrder, NodeFacts, RunFacts, RunState
+from sdrs_scheduler.executors.local.executor import LocalExecutor, LocalSettings
 from sdrs_scheduler.jobs.job import Slot
 from sdrs_scheduler.jobs.spec import Launch
 from tests.support.memory_executor import MemoryExecutor, MemoryWorld
@@ -93,6 +94,19 @@ def memory_bench(folder: Path) -> Iterator[Bench]:
     bench = Bench(lambda: MemoryExecutor(world), folder, is_twin=True)
     yield bench
     bench.end_all()
+
+
+@contextmanager
+def local_bench(folder: Path) -> Iterator[Bench]:
+    nodes = [NodeFacts(name, GPUS_PER_NODE) for name in ("n1", "n2")]
+    settings = LocalSettings(patience_seconds=1.0)
+    work = folder / "work"
+    work.mkdir()
+    bench = Bench(lambda: LocalExecutor(folder / "executor", lambda: nodes, settings), work)
+    try:
+        yield bench
+    finally:
+        bench.end_all()
 
 
 def died_of(exit: Exit, signal: int) -> bool:
