@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -319,6 +320,38 @@ def test_logs_are_read_where_they_lie(program: JobProgram, scheduler: StandInSch
     assert "it ran on node-1, node-2" in program.run("job", "logs", "logged", "--attempt", "1", "--node", "x", expect=1)
     record = program.json("job", "logs", "logged", "--attempt", "1", "--tail", "1")
     assert [one["lines"] for one in record["files"]] == [["four"], ["other"]]
+
+
+def test_logs_are_followed_from_attempt_to_attempt(
+    program: JobProgram, scheduler: StandInScheduler, tmp_path: Path
+) -> None:
+    made = program.submit(tmp_path, JOB.format(name="trailed"))
+    logs = [tmp_path / str(number) / "node-1.log" for number in (1, 2)]
+    for path in logs:
+        path.parent.mkdir()
+    logs[0].write_text("before\n")
+    attempt = Attempt(JobId(made["id"]), 1, (), "local", log_files=(str(logs[0]),))
+
+    def run_it() -> None:
+        scheduler.put_attempts(made["id"], [attempt])
+        scheduler.change(made["id"], now_ms(), "runs", state=JobState.RUNNING, attempt=1)
+        with open(logs[0], "a") as file:
+            for number in range(20):
+                print(f"line {number}", file=file, flush=True)
+                time.sleep(0.05)
+        scheduler.put_attempts(made["id"], [replace(attempt, ended_unix_ms=now_ms())])
+        logs[1].write_text("again\n")
+        second = replace(attempt, number=2, log_files=(str(logs[1]),), ended_unix_ms=now_ms())
+        scheduler.put_attempts(made["id"], [second])
+        scheduler.change(made["id"], now_ms(), "done", state=JobState.SUCCEEDED, attempt=2)
+
+    thread = threading.Thread(target=run_it)
+    thread.start()
+    told = program.run("job", "logs", "trailed", "-f")
+    thread.join()
+    expected = ["before", *(f"line {number}" for number in range(20)), "--- attempt 2", "again"]
+    assert told.splitlines() == expected
+    assert "leave one of both out" in program.run("job", "logs", "trailed", "-f", "-o", "json", expect=2)
 
 
 def test_queues_are_made_changed_shown_and_deleted(

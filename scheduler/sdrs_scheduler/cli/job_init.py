@@ -32,9 +32,10 @@ _DEFAULT_NAME = "my-job"
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @pass_settings
 def init(settings: Settings, file: Path, kind: str, no_script: bool, force: bool) -> None:
-    """Write a job file with comments (job.yaml), and beside it a small training script that it runs.
+    """Write a job file to start from, and a script.
 
-    The job is named after the file. No cluster is needed.
+    The file (job.yaml) has comments, and the small training script beside it keeps the contract with the scheduler. The
+    job is named after the file. No cluster is needed.
     """
     template = TEMPLATES[kind]
     contents = {file: template.job_text(_name_from(file))}

@@ -14,7 +14,7 @@ from sdrs.cli.connection import open_cluster
 from sdrs.cli.output import emit_json, emit_note, emit_warning
 from sdrs.cli.settings import Settings, Verb, pass_settings
 from sdrs_core.errors import NotFoundError
-from sdrs_scheduler.cli.job_names import find_job, job_argument
+from sdrs_scheduler.cli.job_names import find_job, job_argument, warn_if_idle
 from sdrs_scheduler.cli.log_files import Follower, last_lines, lines, parts
 from sdrs_scheduler.jobs.job import Attempt, Job
 from sdrs_scheduler.ledger import Ledger
@@ -49,6 +49,8 @@ def logs(
         ledger = Ledger(cluster.records)
         job = find_job(ledger, job_word)
         if follows:
+            if not job.state.is_over:
+                warn_if_idle(settings, ledger)
             _follow(settings, ledger, job, number, tail, node)
             return
         attempt = _attempt(ledger, job, number)

@@ -68,7 +68,10 @@ def release(settings: Settings, job_word: str, reason: str) -> None:
 @_REASON
 @pass_settings
 def requeue(settings: Settings, job_word: str, reason: str) -> None:
-    """Start a job again: one that is over, with its budgets whole, or one that runs, after a last checkpoint."""
+    """Start a job again.
+
+    One that is over, with its budgets whole, or one that runs, after a last checkpoint.
+    """
     _find_and_wish(settings, job_word, Wish.REQUEUE, reason)
 
 
@@ -77,7 +80,10 @@ def requeue(settings: Settings, job_word: str, reason: str) -> None:
 @_REASON
 @pass_settings
 def preempt(settings: Settings, job_word: str, reason: str) -> None:
-    """Have a running job save and give up its nodes; it goes back to its queue. No retry is charged."""
+    """Have a running job save and make room.
+
+    It goes back to its queue once its checkpoint is durable, at the latest after its grace. No retry is charged.
+    """
     _find_and_wish(settings, job_word, Wish.PREEMPT, reason)
 
 

@@ -128,7 +128,7 @@ def job_facts(job: Job, attempts: Sequence[Attempt], now_unix_ms: int) -> dict[s
 
 def resources_words(resources: Resources) -> str:
     nodes = "1 node" if resources.nodes == 1 else f"{resources.nodes} nodes"
-    parts = [f"{nodes} × {resources.gpus_per_node} GPUs"]
+    parts = [f"{nodes} × {resources.gpus_per_node} GPU{'' if resources.gpus_per_node == 1 else 's'}"]
     if resources.gpu_type:
         parts.append(f"of type {resources.gpu_type}")
     if resources.node_group:

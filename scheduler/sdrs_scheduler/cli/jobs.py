@@ -101,7 +101,11 @@ def _when_empty(jobs: list[Job]) -> str:
 @pass_settings
 @click.pass_context
 def show(context: click.Context, settings: Settings, job_word: str, wait: bool) -> None:
-    """Show one job: what it asked for, what it has, its attempts, its budgets and its checkpoints."""
+    """Show one job in full.
+
+    What it asked for and has, its attempts, what is left of its budgets, where it would go on, how often it should
+    save, and what became of its time.
+    """
     with open_cluster(settings) as cluster:
         ledger = Ledger(cluster.records)
         found = find_job(ledger, job_word)
@@ -120,7 +124,10 @@ def show(context: click.Context, settings: Settings, job_word: str, wait: bool) 
 @job_argument
 @pass_settings
 def attempts(settings: Settings, job_word: str) -> None:
-    """List the starts of a job: where each ran, from which step, and how it ended."""
+    """List the starts of a job.
+
+    Where each ran, from which step, how it ended, and whether a retry was charged.
+    """
     with open_cluster(settings) as cluster:
         ledger = Ledger(cluster.records)
         made = [stored.value for stored in ledger.attempts(find_job(ledger, job_word).id)]
@@ -134,7 +141,11 @@ def attempts(settings: Settings, job_word: str) -> None:
 @job_argument
 @pass_settings
 def why(settings: Settings, job_word: str) -> None:
-    """Tell in a sentence why a job waits, where it runs, or what happened to it and what was decided."""
+    """Tell in a sentence why a job is as it is.
+
+    What it waits for, where it runs and since when, or what happened to it and what was decided; then the last lines of
+    its story.
+    """
     with open_cluster(settings) as cluster:
         ledger = Ledger(cluster.records)
         found = find_job(ledger, job_word)

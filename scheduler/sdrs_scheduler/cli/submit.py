@@ -57,10 +57,11 @@ def submit(
     priority: int | None,
     wait: bool,
 ) -> None:
-    """Submit the jobs of a file: one, or several documents separated by ---.
+    """Submit the jobs of a file.
 
-    They are on record when this returns, also while no scheduler runs. All of a file are checked before the first is
-    submitted. Commands run in the folder in which this was called, unless the file gives a workdir.
+    It holds one, or several documents separated by ---. They are on record when this returns, also while no scheduler
+    runs. All of a file are checked before the first is submitted. Commands run in the folder in which this was called,
+    unless the file gives a workdir.
     """
     documents = read_job_file(file, time.time())
     changes: dict[str, Any] = {
