@@ -19,21 +19,30 @@ class LocalConfig(_Section):
     """Jobs as processes of this machine: its GPUs, or so many stand-ins on each storage node of this host."""
 
     enabled: bool = True
-    stand_in_gpus: int = Field(8, ge=0, le=1024)
-    # Nodes of its own instead of the cluster's on this host.
-    nodes: tuple[str, ...] = ()
+    # Of each storage node on this machine, where NVML finds no GPU.
+    gpus_per_node: int = Field(8, ge=0, le=1024)
+    gpu_type: str = ""
+    groups: tuple[str, ...] = ()
     log_max_bytes: int = Field(64 << 20, ge=1 << 10)
     log_max_files: int = Field(4, ge=1, le=1000)
-    # A file that says which GPUs are bad, where no NVML can: for tests.
+    # Readings of GPUs from a file in the place of NVML.
     probe_file: Path | None = None
 
 
 class SlurmConfig(_Section):
+    """As ``SlurmSettings`` has it."""
+
     enabled: bool = False
+    # On a file system that all nodes share; none: in data_dir.
+    folder: Path | None = None
     partition: str = ""
     account: str = ""
-    # Of what is shared by all nodes; empty: in data_dir.
-    folder: Path | None = None
+    qos: str = ""
+    reservation: str = ""
+    options: tuple[str, ...] = ()
+    conf_file: str = ""
+    deadline_seconds: float = Field(20.0, gt=0, le=600)
+    settle_seconds: float = Field(10.0, ge=0, le=600)
 
 
 class StrikesConfig(_Section):

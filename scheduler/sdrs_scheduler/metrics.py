@@ -49,7 +49,9 @@ def _goodput_metrics(total: Goodput) -> Iterable[Metric]:
     times.add_metric(["queueing"], total.queueing_seconds)
     yield times
     if total.ratio is not None:
-        yield GaugeMetricFamily("sdrs_jobs_goodput_ratio", "Effective of all GPU time that jobs held", value=total.ratio)
+        yield GaugeMetricFamily(
+            "sdrs_jobs_goodput_ratio", "Effective of all GPU time that jobs held", value=total.ratio
+        )
     if total.utilization is not None:
         yield GaugeMetricFamily("sdrs_jobs_gpu_utilization", "Of GPUs that jobs held", value=total.utilization)
     spans = GaugeMetricFamily("sdrs_jobs_recovery_seconds", "What recoveries waited for, in all", labels=["part"])
