@@ -177,6 +177,8 @@ JOB = "name: a\ncommand: x\n"
         ("name: a\0", "llm.yaml:1: the character '\\x00' does not belong into YAML"),
         ("name: a\ncommand: \x07", "llm.yaml:2: the character '\\x07'"),
         ('name: "\\UFFFFFFFF"', "llm.yaml:1: this is not YAML"),
+        ('name: "\\U00110000"', "llm.yaml:1: this is not YAML"),
+        (f"%YAML 1.{'9' * 5000}\n---\nname: a", "llm.yaml:1: this is not YAML"),
         ("name: *nobody", "llm.yaml:1: this is not YAML: found undefined alias"),
         ("name: !!python/object:os.system x", "llm.yaml:1: the tag"),
         ("a: [" + "[" * 3000, "llm.yaml:1: nested deeper than 16 levels"),
@@ -322,6 +324,7 @@ def test_what_the_cluster_finds_wrong_has_its_line_too() -> None:
     (document,) = parse_documents(EXAMPLE.replace("[prep]", "\n- prep\n- other"), "llm.yaml", NOW_UNIX)
     assert document.wrong("depends_on[1]", "x").message == "llm.yaml:13: depends_on[1]: x"
     assert document.wrong("checkpoint.pool", "x").message == "llm.yaml:6: checkpoint.pool: x"
+    assert document.wrong("failure_policies", "x").message == "llm.yaml:8: failure_policies: x"
     assert document.wrong("retry.budgets.oom", "x").message == "llm.yaml:7: retry.budgets.oom: x"
 
 
