@@ -1,0 +1,1 @@
+"""Where attempts run: one contract (``executor``), and those who keep it."""
