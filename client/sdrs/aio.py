@@ -160,6 +160,8 @@ class Checkpoints(_Twin[sync_checkpoints.Checkpoints]):
     hold = _awaitable(sync_checkpoints.Checkpoints.hold)
     release = _awaitable(sync_checkpoints.Checkpoints.release)
     verify = _awaitable(sync_checkpoints.Checkpoints.verify)
+    # Warnings by signals are taken once the main thread has called ``sdrs.current_job()``.
+    should_save = _awaitable(sync_checkpoints.Checkpoints.should_save)
 
 
 class Cluster(_Twin[sync_cluster.Cluster]):

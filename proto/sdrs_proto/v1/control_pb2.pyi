@@ -433,13 +433,14 @@ class JobSummary(_message.Message):
     def __init__(self, job: _Optional[str] = ..., attempt: _Optional[int] = ..., attempt_owner: _Optional[str] = ...) -> None: ...
 
 class JoinRoundRequest(_message.Message):
-    __slots__ = ["attempt", "job", "rank", "request_id", "resume", "step", "world_size"]
+    __slots__ = ["attempt", "job", "rank", "request_id", "resume", "step", "up_to_step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    UP_TO_STEP_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     attempt: _checkpoint_pb2.Attempt
     job: str
@@ -447,8 +448,9 @@ class JoinRoundRequest(_message.Message):
     request_id: str
     resume: bool
     step: int
+    up_to_step: int
     world_size: int
-    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., resume: bool = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., resume: bool = ..., up_to_step: _Optional[int] = ...) -> None: ...
 
 class JoinRoundResponse(_message.Message):
     __slots__ = ["checkpoint", "round"]

@@ -257,6 +257,7 @@ class ControlService(
             request.world_size,
             step=request.step if request.HasField("step") else None,
             resume=request.resume,
+            up_to_step=request.up_to_step if request.HasField("up_to_step") else None,
         )
         return pb.JoinRoundResponse(round=current.number, checkpoint=convert.save_to(save))
 
