@@ -78,7 +78,7 @@ def assemble(
     desk = Desk(
         book,
         means,
-        NodeBook(book, leader, storage, errands, settings.strikes),
+        NodeBook(book, leader, storage, errands, clock, settings.strikes),
         Keeper(book, leader, storage, errands, clock, settings.keeping),
         lambda view: decide(view, settings.policy),
         settings.machine,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from sdrs_scheduler import keys
 from sdrs_scheduler.book import Book, Extra
+from sdrs_scheduler.clock import Clock
 from sdrs_scheduler.errands import Errands, Outcome
 from sdrs_scheduler.executors.executor import NodeFacts
 from sdrs_scheduler.jobs.job import Attempt
@@ -21,13 +22,16 @@ log = get_log("nodes")
 
 class NodeBook:
     def __init__(
-        self, book: Book, leader: Leader, storage: Storage, errands: Errands, settings: StrikeSettings
+        self, book: Book, leader: Leader, storage: Storage, errands: Errands, clock: Clock, settings: StrikeSettings
     ) -> None:
         self._book = book
         self._leader = leader
         self._storage = storage
         self._errands = errands
         self._settings = settings
+        self._clock = clock
+        self._begun = clock.monotonic()
+        self._told: dict[str, float] = {}
 
     def strike(self, before: Attempt | None, after: Attempt | None, now_unix_ms: int) -> Extra | None:
         """What the end of an attempt adds to the record of the node that is blamed for it."""
@@ -65,15 +69,18 @@ class NodeBook:
             if seen != record:
                 self._leader.commit({key: stored.revision if stored else 0}, {key: seen})
 
-    def close_struck(self, cordoned: Mapping[str, str]) -> None:
-        """Tell the storage of nodes that we cordon; and take it as a person's word if they were opened there again."""
+    def close_struck(self, cordoned: Mapping[str, str], asked: float) -> None:
+        """Tell the storage of nodes that we cordon; and take it as a person's word if they were opened there again.
+
+        ``cordoned`` is what the storage said when it was asked at ``asked``.
+        """
         for name, stored in list(self._book.nodes.items()):
             record = stored.value
             if not record.cordoned_because:
                 continue
             if not record.is_told:
                 self._tell(name, record)
-            elif name not in cordoned and record.is_storage_node:
+            elif name not in cordoned and record.is_storage_node and asked > self._told.get(name, self._begun):
                 log.info("node_opened_again", node=name)
                 opened = replace(record, strikes=(), cordoned_because="", cordoned_unix_ms=0, is_told=False)
                 self._leader.commit({stored.key: stored.revision}, {stored.key: opened})
@@ -86,6 +93,7 @@ class NodeBook:
             if outcome.error is not None or stored is None:
                 log.warning("node_not_cordoned_yet", node=name, why=str(outcome.error))
                 return
+            self._told[name] = self._clock.monotonic()
             log.warning("node_cordoned", node=name, why=record.cordoned_because)
             told = replace(stored.value, is_told=True, is_storage_node=bool(outcome.value))
             self._leader.commit({stored.key: stored.revision}, {stored.key: told})

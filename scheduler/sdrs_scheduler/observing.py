@@ -73,6 +73,8 @@ class Observer:
         # The nodes of each executor, by name; an executor that did not answer yet is not in it.
         self.nodes: dict[str, dict[str, NodeFacts]] = {}
         self.cordoned: Mapping[str, str] = {}
+        # When the question was asked that ``cordoned`` answers; it counts only for what was before.
+        self.cordons_asked = float("-inf")
         self.generations: dict[str, tuple[Generation, ...]] = {}
         self.launch_errors: dict[str, str] = {}
         self.durable: dict[str, bool] = {}
@@ -193,9 +195,11 @@ class Observer:
         self._errands.run(f"poll:{name}", lambda: (executor.nodes(), executor.poll(runs)), done)
 
     def _look_at_cordons(self) -> None:
+        asked = self._clock.monotonic()
+
         def done(outcome: Outcome[Mapping[str, str]]) -> None:
             if outcome.value is not None:
-                self.cordoned = outcome.value
+                self.cordoned, self.cordons_asked = outcome.value, asked
 
         self._errands.run("cordons", self._storage.cordoned_nodes, done)
 

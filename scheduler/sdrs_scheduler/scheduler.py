@@ -95,7 +95,7 @@ class Scheduler:
                 # A defect of ours in one job's life must not stop the others'.
                 log.error("job_stuck", job=job_id, why=error.message)
         self._decide()
-        self._desk.nodes.close_struck(means.observer.cordoned)
+        self._desk.nodes.close_struck(means.observer.cordoned, means.observer.cordons_asked)
         self._advise()
         self._desk.keeper.tidy(means.observer.generations)
 

@@ -16,6 +16,7 @@ import pytest
 import sdrs
 from sdrs import errors
 from tests.support.cluster import LocalCluster
+from tests.support.jobs import enter_job
 from tests.support.states import make_state, same
 from tests.support.waiting import wait_for
 
@@ -23,13 +24,7 @@ from tests.support.waiting import wait_for
 @pytest.fixture
 def job(shared_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Any]:
     """This process as the first attempt of a job that is called as the test is."""
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SDRS_RESUME_STEP"):
-        monkeypatch.delenv(name, raising=False)
-    name = request.node.name[:60].replace("_", "-")
-    monkeypatch.setenv("SDRS_JOB_ID", f"{name}-ab12")
-    monkeypatch.setenv("SDRS_JOB_NAME", name)
-    monkeypatch.setenv("SDRS_ATTEMPT", "1")
-    monkeypatch.setenv("SDRS_URL", shared_cluster.url)
+    enter_job(monkeypatch, shared_cluster.url, request.node.name[:60].replace("_", "-"), 1)
     made = sdrs.current_job()
     assert made
     yield made
@@ -78,10 +73,9 @@ def test_orders_are_a_warning(job: sdrs.CurrentJob, shared_cluster: LocalCluster
     assert not ckpts.should_save(3)
 
 
-def restart(monkeypatch: pytest.MonkeyPatch, job: sdrs.CurrentJob, attempt: int, resume_step: str) -> sdrs.CurrentJob:
+def restart(monkeypatch: pytest.MonkeyPatch, job: sdrs.CurrentJob, attempt: int, resume_step: int) -> sdrs.CurrentJob:
     job.close()
-    monkeypatch.setenv("SDRS_ATTEMPT", str(attempt))
-    monkeypatch.setenv("SDRS_RESUME_STEP", resume_step)
+    enter_job(monkeypatch, job.cluster.url, job.name, attempt, resume_step)
     again = sdrs.current_job()
     assert again
     return again
@@ -94,7 +88,7 @@ def test_a_restart_goes_on_from_its_resume_step_and_sets_aside_what_is_later(
         job.checkpoints().restore()
     for step in (10, 20, 30):
         job.checkpoints().save(step, make_state(step)).wait()
-    again = restart(monkeypatch, job, 2, "20")
+    again = restart(monkeypatch, job, 2, 20)
     assert again.resume_step == 20
     ckpts = again.checkpoints()
     assert same(ckpts.restore(resume=False), make_state(30))  # this only reads
@@ -112,7 +106,7 @@ def test_a_resume_step_that_is_gone_leads_to_the_one_before(
     for step in (10, 20, 30):
         job.checkpoints().save(step, make_state(step)).wait()
     job.checkpoints().delete(20)
-    again = restart(monkeypatch, job, 2, "20")
+    again = restart(monkeypatch, job, 2, 20)
     assert same(again.checkpoints().restore(), make_state(10))
 
 

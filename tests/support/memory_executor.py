@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from signal import Signals
 
@@ -29,6 +29,7 @@ class MemoryRun:
     # What a warning does to its processes: the exit for each signal that they know, None: they do not mind.
     traps: dict[str, Exit | None] = field(default_factory=dict)
     state: RunState = RunState.RUNNING
+    clock: Callable[[], int] = field(default_factory=lambda: _now_ms)
 
 
 @dataclass
@@ -40,6 +41,8 @@ class MemoryWorld:
     forgotten_logs: dict[str, str] = field(default_factory=dict)
     deeds: list[tuple[str, str]] = field(default_factory=list)
     is_reachable: bool = True
+    # Unix milliseconds.
+    clock: Callable[[], int] = field(default_factory=lambda: _now_ms)
 
     def end(self, run: str, exits: Mapping[str, Exit] | None = None) -> None:
         """The run's processes end like this; all with 0 where nothing is said."""
@@ -78,7 +81,7 @@ class MemoryExecutor(Executor):
             return
         slots = order.slots[:1] if order.launch is Launch.ONCE else order.slots
         nodes = [slot.node for slot in slots]
-        entry = MemoryRun(order, _now_ms(), nodes, logs=dict.fromkeys(nodes, ""))
+        entry = MemoryRun(order, self._world.clock(), nodes, logs=dict.fromkeys(nodes, ""), clock=self._world.clock)
         self._world.runs[order.run] = entry
         for rank, node in enumerate(list(nodes)):
             _interpret(entry, node, rank)
@@ -175,7 +178,7 @@ def _note_exit(entry: MemoryRun, node: str, exit: Exit) -> None:
         for other in list(entry.running):
             _note_exit(entry, other, Exit(signal=Signals.SIGTERM))
     if not entry.running:
-        entry.ended_unix_ms = _now_ms()
+        entry.ended_unix_ms = entry.clock()
 
 
 def _now_ms() -> int:

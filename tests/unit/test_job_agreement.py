@@ -256,11 +256,18 @@ def test_margins_do_not_grow_for_ever() -> None:
         leader.judge({1: Vote(passed=leader.proposal.number)})
 
 
+def post(leader: Leader, votes: dict[int, Vote] | None = None) -> Proposal:
+    """As the thread of the beats does."""
+    proposal = leader.judge(votes or {})
+    assert proposal
+    leader.told(proposal)
+    return proposal
+
+
 def test_nobody_saves_before_all_have_agreed_and_nobody_waits_for_ever() -> None:
     leader = Leader(3)
     ask(leader, 10, 0.0)
-    assert leader.proposal
-    number = leader.proposal.number
+    number = post(leader).number
     assert ask(leader, 12, 1.0) is Answer.WAIT
     judged = leader.judge({1: Vote(agreed=number)})
     assert judged == leader.proposal
@@ -269,11 +276,53 @@ def test_nobody_saves_before_all_have_agreed_and_nobody_waits_for_ever() -> None
     assert leader.proposal.phase is Phase.WITHDRAWN
 
 
+def test_training_does_not_stand_still_for_a_proposal_that_nobody_can_have_read() -> None:
+    leader = Leader(2)
+    for step in range(10, 40):
+        assert ask(leader, step, float(step)) is Answer.GO_ON
+
+
+def test_an_interval_is_let_go_when_somebody_does_not_take_part_and_a_warning_never_is() -> None:
+    for cause, last in ((Cause.INTERVAL, Answer.GIVE_UP), (Cause.WARNED, Answer.GO_ON)):
+        leader, step, now, answers = Leader(2), 0, 0.0, []
+        while len(answers) < 3:
+            step, now = step + 1, now + 20.0
+            ask(leader, step, now, cause)
+            if step < post(leader).step:
+                continue
+            assert ask(leader, step, now, cause) is Answer.WAIT
+            answers.append(ask(leader, step, now + 11.0, cause))
+        assert answers == [Answer.GO_ON, Answer.GO_ON, last]
+
+
+def test_ranks_are_told_when_one_of_them_does_not_take_part(caplog: pytest.LogCaptureFixture) -> None:
+    clock, notes = Clock(), Notes()
+    rank = Rank(facts_of(0, 2, interval_seconds=1.0), clock)
+    beats = Beats(facts_of(0, 2, interval_seconds=1.0), rank, lambda: notes)  # type: ignore[arg-type, return-value]
+    over = threading.Event()
+
+    def pass_time() -> None:
+        while not over.wait(0.001):
+            clock.seconds += 1.0
+            beats._beat()
+
+    passing = threading.Thread(target=pass_time)
+    passing.start()
+    try:
+        step = 0
+        while not caplog.records:
+            step += 1
+            assert not rank.should_save(step, None)
+    finally:
+        over.set()
+        passing.join()
+    assert "not all of its 2 ranks are heard of" in caplog.text
+
+
 def test_what_may_have_been_read_is_not_withdrawn() -> None:
     leader = Leader(2)
     ask(leader, 10, 0.0)
-    assert leader.proposal
-    told = leader.judge({1: Vote(agreed=leader.proposal.number)})
+    told = leader.judge({1: Vote(agreed=post(leader).number)})
     assert told
     assert told.phase is Phase.CONFIRMED
     assert ask(leader, 12, 1.0) is Answer.WAIT  # it is on its way to the others

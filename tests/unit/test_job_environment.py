@@ -71,6 +71,12 @@ def test_a_job_without_an_attempt_is_told_what_to_do() -> None:
         read_environment({"SDRS_JOB_ID": "llm-ab12"})
 
 
+def test_ranks_that_torchrun_started_again_are_left_to_the_scheduler() -> None:
+    assert read_environment(LEAST | {"TORCHELASTIC_RESTART_COUNT": "0"})
+    with pytest.raises(InvalidArgumentError, match="--max-restarts"):
+        read_environment(LEAST | {"TORCHELASTIC_RESTART_COUNT": "1"})
+
+
 @pytest.mark.parametrize(
     ("launched", "expected"),
     [

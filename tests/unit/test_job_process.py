@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -198,6 +199,22 @@ def test_the_thread_does_not_keep_a_process_alive() -> None:
     with started_loop("import sdrs; job = sdrs.current_job(); print('ready', flush=True)") as loop:
         _, errors = loop.communicate(timeout=60)
     assert loop.returncode == 0, errors
+
+
+def test_a_controller_that_never_answers_does_not_hold_up_the_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        program = f"""
+import os, time
+os.environ["SDRS_URL"] = "sdrs://127.0.0.1:{silent.getsockname()[1]}"
+import sdrs
+job = sdrs.current_job()
+print("ready", flush=True)
+time.sleep(0.5)  # until it is in the middle of its first call
+"""
+        with started_loop(program) as loop:
+            _, errors = loop.communicate(timeout=60)
+    assert loop.returncode == 0, errors
+    assert "Traceback" not in errors
 
 
 # What is in the notes

@@ -6,7 +6,8 @@ A save that one rank lacks is never committed, and fails for those that made it.
 2. Each of the others sees the proposal in its poll, and says in its beat that it *agreed* (from now on it will stop at
    that step to hear the verdict) or that it has *passed* that step already.
 3. Rank 0 confirms when all agreed. If one has passed, or not all were heard until rank 0 itself was there for a while,
-   it withdraws; the cause is still there, so it proposes again, with twice the margin.
+   it withdraws; the cause is still there, so it proposes again, with twice the margin. An interval is let go after a
+   few times: the next one comes.
 4. A rank that comes to the step waits for the verdict, if it is not there yet. All save, or none does.
 
 No clock, no lock and no network in here: times and what others say come in, notes go out.
@@ -24,6 +25,8 @@ from sdrs.job.causes import Cause
 MIN_MARGIN_STEPS = 2
 MAX_MARGIN_STEPS = 100_000
 MAX_DOUBLINGS = 8
+# So often in a row not all were heard of, and an interval is let go: somebody does not take part at all.
+MAX_UNHEARD = 3
 # Of the way from rank 0 to the others and back, besides their polls.
 SLACK_SECONDS = 0.5
 # How long rank 0 stands at the proposed step for those that were not heard, and others for a verdict.
@@ -41,6 +44,7 @@ class Answer(StrEnum):
     SAVE = "save"
     GO_ON = "go on"
     WAIT = "wait"
+    GIVE_UP = "give up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +91,13 @@ class Leader:
         self._world_size = world_size
         self._steps = _Steps()
         self._doublings = 0
+        self._unheard_count = 0
         self._last_number = 0
         # The last one: it is told again and again, so that nobody misses its verdict.
         self.proposal: Proposal | None = None
         self._is_finished = True
-        # The verdict is on its way: somebody may have read it already.
+        # Somebody may have read the proposal already, and its confirmation.
+        self._is_posted = False
         self._is_telling = False
         self._waiting_since: float | None = None
 
@@ -111,11 +117,19 @@ class Leader:
             return Answer.GO_ON
         if proposal.phase is Phase.CONFIRMED:
             return Answer.SAVE
+        if not self._is_posted:
+            # No controller, or a slow one: training does not stand still for it.
+            self._withdraw(proposal)
+            return Answer.GO_ON
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         if now - self._waiting_since < (LOST_SECONDS if self._is_telling else VERDICT_SECONDS):
             return Answer.WAIT
         self._withdraw(proposal)
-        return Answer.GO_ON
+        self._unheard_count += 1
+        if proposal.cause is Cause.WARNED or self._unheard_count < MAX_UNHEARD:
+            return Answer.GO_ON
+        self.finish()
+        return Answer.GIVE_UP
 
     def _propose(self, step: int, cause: Cause, poll_seconds: float, unix_ms: int) -> None:
         per_step = self._steps.seconds_per_step
@@ -123,7 +137,7 @@ class Leader:
         margin = max(MIN_MARGIN_STEPS, ahead + 1) << min(self._doublings, MAX_DOUBLINGS)
         self._last_number = max(self._last_number + 1, unix_ms)
         self.proposal = Proposal(self._last_number, step + min(margin, MAX_MARGIN_STEPS), cause)
-        self._is_finished = self._is_telling = False
+        self._is_finished = self._is_posted = self._is_telling = False
         self._waiting_since = None
 
     def judge(self, votes: Mapping[int, Vote]) -> Proposal | None:
@@ -147,6 +161,7 @@ class Leader:
         is_current = self.proposal is not None and self.proposal.number == proposal.number
         if is_current and not self._is_finished:
             self.proposal = proposal
+            self._is_posted = True
 
     def _withdraw(self, proposal: Proposal) -> None:
         self.proposal = replace(proposal, phase=Phase.WITHDRAWN)
@@ -156,7 +171,7 @@ class Leader:
     def finish(self) -> None:
         """All save now."""
         self._is_finished = True
-        self._doublings = 0
+        self._doublings = self._unheard_count = 0
 
 
 class Follower:

@@ -53,6 +53,12 @@ def read_environment(environment: Mapping[str, str]) -> JobFacts | None:
             f'this is job "{job_id}" by SDRS_JOB_ID, but SDRS_ATTEMPT is not set: start it with `sdrs job submit`, or '
             "set SDRS_ATTEMPT to a number that is higher at each start"
         )
+    if _whole(environment, "TORCHELASTIC_RESTART_COUNT"):
+        # Its saves would be those of the ranks that failed, and it would go on from where those began.
+        raise InvalidArgumentError(
+            f'torchrun has started the ranks of job "{job_id}" again by itself: the scheduler does that, so leave '
+            "--max-restarts at 0"
+        )
     name = environment.get("SDRS_JOB_NAME") or job_id
     rank, world_size = _place(environment)
     return JobFacts(

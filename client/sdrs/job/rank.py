@@ -6,6 +6,7 @@ never held during a call to the controller. Signal handlers take none: they leav
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import queue
@@ -32,6 +33,8 @@ MAX_HURRIED_PER_SECOND = 500
 # The verdict wakes whoever waits for it; this is for the time that is up.
 _LOOK_SECONDS = 0.2
 
+log = logging.getLogger("sdrs")
+
 
 class Rank:
     def __init__(self, facts: JobFacts, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -52,6 +55,7 @@ class Rank:
         self._event = ""
         self._asked_count = 0
         self._answer: tuple[int, bool] | None = None
+        self._is_unheard_told = False
 
     # The training
 
@@ -70,8 +74,9 @@ class Rank:
     def report_nan(self, step: int | None) -> None:
         """The first one stays: what comes after it is a consequence."""
         with self._changed:
-            if self._nan_step is None:
-                self._nan_step = check_step(step or 0)
+            if self._nan_step is not None:
+                return
+            self._nan_step = check_step(step or 0)
         self.wakes.put(None)
 
     def note_save(self, step: int, saving: Saving | None) -> None:
@@ -121,6 +126,11 @@ class Rank:
                 self.wakes.put(None)
             if answer is Answer.GO_ON:
                 return None
+            if answer is Answer.GIVE_UP:
+                assert proposal is not None
+                self._causes.settle(proposal.cause, self._monotonic())
+                self._tell_unheard()
+                return None
             if answer is Answer.SAVE:
                 assert proposal is not None
                 self._side.finish()
@@ -136,6 +146,16 @@ class Rank:
         poll_seconds = self.hurried_seconds if self._causes.is_warned(now) else self.poll_seconds
         cause = self._causes.due(now)
         return self._side.ask(step, cause, now, poll_seconds=poll_seconds, unix_ms=time.time_ns() // 1_000_000)
+
+    def _tell_unheard(self) -> None:
+        if not self._is_unheard_told:
+            self._is_unheard_told = True
+            log.warning(
+                "job %s does not save by its interval: not all of its %s ranks are heard of. All of them must ask "
+                "should_save(step), or one asks should_save(step, world_size=1) and tells the others",
+                self._facts.id,
+                self._facts.world_size,
+            )
 
     def _take_signals(self) -> None:
         while self._signals:

@@ -44,7 +44,7 @@ class Signals:
         if _installed is self:
             _installed = None
         for number, before in self._before.items():
-            if signal.getsignal(number) == self._handle:
+            if threading.current_thread() is threading.main_thread() and signal.getsignal(number) == self._handle:
                 signal.signal(number, signal.SIG_DFL if before is None else before)
         self._before.clear()
 

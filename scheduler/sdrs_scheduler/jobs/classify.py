@@ -156,7 +156,9 @@ def _exit_code(evidence: Evidence) -> Verdict | None:
 def _preempted(evidence: Evidence) -> Verdict | None:
     if evidence.preempted_by_executor:
         return Verdict(FailureClass.PREEMPTED, f"{_how(evidence)}: its executor took the nodes away", Action.REQUEUE)
-    if not evidence.warned_because:
+    code = evidence.failed[1].code if evidence.failed else None
+    # One that was warned leaves by itself, with 75 or however it likes; a word of its own that says more counts more.
+    if not evidence.warned_because or (code in _BY_EXIT_CODE and code != EXIT_REQUEUE):
         return None
     return Verdict(FailureClass.PREEMPTED, f"preempted {evidence.warned_because}", Action.REQUEUE)
 
@@ -226,8 +228,8 @@ def _crash(evidence: Evidence) -> Verdict | None:
 
 _RULES: tuple[Callable[[Evidence], Verdict | None], ...] = (
     _not_started,
-    _exit_code,
     _preempted,
+    _exit_code,
     _node_lost,
     _gpu,
     _memory,

@@ -63,7 +63,7 @@ def limit(ask: Ask, quotas: Quotas) -> Wait:
 def behind_in_queue(ask: Ask, first: Ask) -> Wait:
     return Wait(
         "behind",
-        f"{first.name} is ahead and waits for room below the max_gpus of queue {ask.queue}; this job would delay it.",
+        f"{first.name} is ahead of it, and queue {ask.queue} may not have enough GPUs for both (its max_gpus).",
     )
 
 
