@@ -7,7 +7,7 @@ training costs the simulator as much as a minute does.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # Times are sums of decimals: an instant that is due counts as due.
 _SLACK_SECONDS = 1e-6
@@ -22,7 +22,7 @@ class Spent:
     saving: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Timeline:
     """A save holds the work up for ``save_seconds``, and is durable when that is over."""
 
@@ -33,13 +33,13 @@ class Timeline:
     whole_work: float
     interval_seconds: float  # of work between two saves; infinite: it never saves
     save_seconds: float
+    ends: float = field(init=False)
 
-    @property
-    def ends(self) -> float:
+    def __post_init__(self) -> None:
         left = self.whole_work - self.from_work
         # None at the very end: what is done needs no checkpoint to go on from.
         saves = math.ceil((left - _SLACK_SECONDS) / self.interval_seconds) - 1 if left > 0 else 0
-        return self.began + self.restore_seconds + left + max(0, saves) * self.save_seconds
+        self.ends = self.began + self.restore_seconds + left + max(0, saves) * self.save_seconds
 
     def saves_at(self, now: float) -> int:
         """How many of its saves are durable."""
@@ -55,11 +55,8 @@ class Timeline:
         done = saves * self.interval_seconds if saves else 0.0
         return min(self.whole_work, self.from_work + done + working)
 
-    def left_at(self, now: float) -> float:
-        return max(0.0, self.ends - now)
-
-    def is_restoring_at(self, now: float) -> bool:
-        return now < self.began + self.restore_seconds - _SLACK_SECONDS
+    def unsaved_at(self, now: float) -> float:
+        return self._phase(now)[1]
 
     def saving_left_at(self, now: float) -> float:
         """How long a checkpoint of now would take; one under way is waited for."""

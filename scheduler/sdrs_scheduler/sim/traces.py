@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -87,7 +87,7 @@ def read_trace(path: Path, unit: TimeUnit | None = None) -> Trace:
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"{path}: not text in UTF-8: a CSV file with a header is expected") from None
     except csv.Error as error:
-        raise InvalidArgumentError(f"{path}: not a CSV file ({error}): fields separated by commas are expected") from None
+        raise InvalidArgumentError(f"{path}: not a CSV file ({error}): commas between fields are expected") from None
     with_gpu = [job for job in jobs if job.gpus]
     if not with_gpu:
         raise InvalidArgumentError(f"{path}: no job in it asks for a GPU: add rows below the header")
@@ -106,20 +106,18 @@ def read_trace(path: Path, unit: TimeUnit | None = None) -> Trace:
     )
 
 
-def _kind(path: Path, columns: Mapping[str, str] | tuple[str, ...] | list[str]) -> TraceKind:
+def _kind(path: Path, columns: Sequence[str]) -> TraceKind:
     missing = [name for name in _REQUIRED if name not in columns]
     if missing:
         raise InvalidArgumentError(
-            f"{path}:1: the header lacks {', '.join(missing)}: a trace begins with {','.join(_REQUIRED)}[,user,priority]"
+            f"{path}:1: the header lacks {', '.join(missing)}: traces begin with {','.join(_REQUIRED)}[,user,priority]"
         )
     if "expect_time_list" in columns:
         return TraceKind.CHRONUS
     return TraceKind.MURI if "iteration_time" in columns else TraceKind.PLAIN
 
 
-def _jobs(
-    path: Path, reader: csv.DictReader[str], kind: TraceKind, unit: TimeUnit
-) -> Iterator[TraceJob]:
+def _jobs(path: Path, reader: csv.DictReader[str], kind: TraceKind, unit: TimeUnit) -> Iterator[TraceJob]:
     seen: set[str] = set()
     for row in reader:
         where = f"{path}:{reader.line_num}"
