@@ -1,8 +1,6 @@
 """The simulation: events in virtual time, and between them the production policy.
 
-Everything that happens at one instant (or, with a tick, before the next one) is seen before the policy is asked. The
-engine trusts the policy with nothing: a GPU that it gives away twice, or on a node that is down, is a defect that ends
-the run.
+Everything that happens at one instant (or, with a tick, before the next one) is seen before the policy is asked.
 """
 
 from __future__ import annotations
@@ -17,7 +15,8 @@ from random import Random
 from sdrs_core.errors import InternalError, InvalidArgumentError
 from sdrs_scheduler.jobs.spec import DEFAULT_QUEUE, Backoff
 from sdrs_scheduler.policy.decide import decide
-from sdrs_scheduler.policy.view import Placement, PolicyNode, Queue, View
+from sdrs_scheduler.policy.view import Placement, Queue, View
+from sdrs_scheduler.sim.cluster import SimCluster
 from sdrs_scheduler.sim.failures import NodeFailures
 from sdrs_scheduler.sim.generations import Generation, choose_resume, is_torn, place_holders
 from sdrs_scheduler.sim.intervals import interval_of
@@ -79,12 +78,7 @@ class Simulation:
         self._running: dict[str, SimJob] = {}
         self._done_count = 0
 
-        width = len(str(settings.nodes - 1))
-        self._nodes = [PolicyNode(f"n{i:0{width}}", settings.gpus_per_node) for i in range(settings.nodes)]
-        self._number_of_node = {node.name: number for number, node in enumerate(self._nodes)}
-        self._used = [0] * settings.nodes  # GPUs of each node, as bits
-        self._jobs_of_node: list[dict[str, SimJob]] = [{} for _ in range(settings.nodes)]
-        self._down: set[int] = set()
+        self._cluster = SimCluster(settings.nodes, settings.gpus_per_node)
         self._failures = NodeFailures(settings.seed, settings.nodes, settings.mtbf_seconds, settings.repair_seconds)
         self._node_failure_count = 0
         self._random = Random(f"{settings.seed}/holders")
@@ -162,24 +156,18 @@ class Simulation:
                 self._finish(job, now)
 
     def _lose_node(self, now: float, number: int) -> None:
-        self._down.add(number)
         self._node_failure_count += 1
-        node = self._nodes[number]
-        self._nodes[number] = PolicyNode(node.name, node.gpus, is_open=False, closed_because="it is down")
-        back = now + self._failures.repair_seconds
-        self._push(back, _Kind.NODE_BACK, number=number)
-        for job in list(self._jobs_of_node[number].values()):
+        self._push(now + self._failures.repair_seconds, _Kind.NODE_BACK, number=number)
+        for job in self._cluster.lose(number):
             self._stop(job, now)
             job.failure_count += 1
             self._requeue(job, now, _BACKOFF_SECONDS)
 
     def _return_node(self, now: float, number: int) -> None:
-        self._down.discard(number)
-        node = self._nodes[number]
-        self._nodes[number] = PolicyNode(node.name, node.gpus)
+        self._cluster.bring_back(number)
         self._push(self._failures.next_failure(number, now), _Kind.NODE_LOST, number=number)
         for job in list(self._stranded.values()):
-            if not choose_resume(job.generations, self._settings.restart, self._down).is_waiting:
+            if not choose_resume(job.generations, self._settings.restart, self._cluster.down).is_waiting:
                 del self._stranded[job.trace.id]
                 self._wait(job, now, job.waiting_since)
         self._wake(now)
@@ -207,7 +195,7 @@ class Simulation:
         self._wake(now)
 
     def _requeue(self, job: SimJob, now: float, backoff_seconds: float) -> None:
-        resume = choose_resume(job.generations, self._settings.restart, self._down)
+        resume = choose_resume(job.generations, self._settings.restart, self._cluster.down)
         # What is verified is read while the job waits, but it does not start before.
         job.eligible = now + max(backoff_seconds, resume.verified_count * self._settings.restore_seconds)
         if resume.is_waiting:
@@ -221,7 +209,7 @@ class Simulation:
         self._stranded[job.trace.id] = job
 
     def _start(self, job: SimJob, placement: Placement, now: float) -> None:
-        resume = choose_resume(job.generations, self._settings.restart, self._down)
+        resume = choose_resume(job.generations, self._settings.restart, self._cluster.down)
         if resume.is_waiting:  # a node went down while it waited
             del self._waiting[job.trace.id]
             self._strand(job, job.waiting_since)
@@ -248,7 +236,7 @@ class Simulation:
         job.waited_seconds += now - job.waiting_since
         del self._waiting[job.trace.id]
         self._running[job.trace.id] = job
-        self._take(job, placement)
+        self._cluster.take(job, placement)
         self._push(job.timeline.ends, _Kind.END, job.trace.id, job.attempt)
 
     def _preempt(self, job: SimJob, now: float) -> bool:
@@ -276,7 +264,7 @@ class Simulation:
         if job.phase is Phase.LEAVING and now >= job.warned + timeline.saving_left_at(job.warned):
             works.append(timeline.worked_at(job.warned))
         if works:
-            numbers = [self._number_of_node[name] for name in job.placement]
+            numbers = self._cluster.numbers_of(job.placement)
             holders = place_holders(self._settings.level, numbers, self._settings.nodes, self._random.randrange)
             for work in works:
                 job.save_count += 1
@@ -293,24 +281,8 @@ class Simulation:
         # From the warning on it only saves.
         job.saving_seconds += spent.saving + max(0.0, now - job.warned)
 
-    def _take(self, job: SimJob, placement: Placement) -> None:
-        if len(placement) != job.nodes or any(len(gpus) != job.gpus_per_node for gpus in placement.values()):
-            raise InternalError(f'the policy places job "{job.trace.id}" on {dict(placement)}, not as it asked')
-        for name, gpus in placement.items():
-            number = self._number_of_node[name]
-            bits = sum(1 << gpu for gpu in gpus)
-            if number in self._down or self._used[number] & bits or bits >> self._settings.gpus_per_node:
-                raise InternalError(f'the policy gives job "{job.trace.id}" GPUs {gpus} of {name}, which are not free')
-            self._used[number] |= bits
-            self._jobs_of_node[number][job.trace.id] = job
-        job.placement = placement
-
     def _release(self, job: SimJob) -> None:
-        for name, gpus in job.placement.items():
-            number = self._number_of_node[name]
-            self._used[number] &= ~sum(1 << gpu for gpu in gpus)
-            del self._jobs_of_node[number][job.trace.id]
-        job.placement = {}
+        self._cluster.release(job)
         del self._running[job.trace.id]
 
     # Decisions
@@ -334,7 +306,7 @@ class Simulation:
         """Whether somebody was killed, so that there is more to decide."""
         view = View(
             now_unix=EPOCH_UNIX + now,
-            nodes=self._nodes,
+            nodes=self._cluster.nodes,
             pending=[see_pending(job) for job in self._waiting.values()],
             running=[see_running(job, now) for job in self._running.values()],
             queues=self._queues,

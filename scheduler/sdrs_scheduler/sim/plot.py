@@ -77,6 +77,7 @@ def _draw_hours(axes: Axes, results: Sequence[Result]) -> None:
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
     for place, result in enumerate(results):
         axes.annotate(f"{result.report.goodput:.1%}", (place, bottoms[place]), ha="center", va="bottom", fontsize=7)
+    axes.set_ylim(0, 1.12 * max(1.0, *bottoms))
     _name_bars(axes, results)
     axes.set_title("GPU-hours that are not useful; goodput", fontsize=10)
     axes.legend(fontsize=8)
@@ -92,4 +93,3 @@ def _gpu_hours(report: Report, part: str) -> float:
 
 def _name_bars(axes: Axes, results: Sequence[Result]) -> None:
     axes.set_xticks(range(len(results)), [result.variant.label for result in results], fontsize=8)
-    axes.margins(y=0.12)
