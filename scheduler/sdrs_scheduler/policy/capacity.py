@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sdrs_scheduler.policy.view import Ask, Gpus, Placement, PolicyNode, Running
 
@@ -23,8 +23,7 @@ def taken_units(ask: Ask, node: PolicyNode, gpus: int) -> int:
     return gpus * UNITS_PER_GPU if gpus else 1
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """What of an ask decides where it fits. Jobs of one shape fit in the same places."""
 
     nodes: int
@@ -56,7 +55,7 @@ class Capacity:
                 i = self.index.get(name)
                 if i is not None:
                     self._take(i, job.ask, gpus)
-        # Of the nodes that are open; 0: nothing starts, whatever waits, but jobs without GPUs.
+        # Of the nodes that are open; 0: nothing starts but jobs without GPUs.
         self.free_gpus = sum(
             units // UNITS_PER_GPU
             for node, units in zip(self.nodes, self.free_units, strict=True)

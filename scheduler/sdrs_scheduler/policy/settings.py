@@ -20,6 +20,8 @@ class PolicySettings:
     # What a user, or a tenant, loses who has used everything of late; half of it for half of everything.
     user_share_points: float = 20.0
     tenant_share_points: float = 20.0
+    # A GPU that is held now counts as much in these shares as one that was used for so long.
+    share_horizon_seconds: float = 3600.0
     # What a queue of weight 1 loses that has borrowed all GPUs; weight 2 loses half as much.
     queue_share_points: float = 100.0
     # A running job that uses its GPUs less than this loses up to ``idle_points``.
@@ -49,3 +51,6 @@ class PolicySettings:
 
     # Whether ``Decisions.waits`` is filled. It costs a sentence for each job that waits.
     explain: bool = True
+
+
+DEFAULTS = PolicySettings()
