@@ -188,6 +188,7 @@ class Simulation:
     def _wait(self, job: SimJob, now: float, since: float) -> None:
         job.phase = Phase.WAITING
         job.waiting_since = since
+        job.is_promised = False
         job.pending = None
         self._waiting[job.trace.id] = job
         if job.eligible > now:
@@ -307,7 +308,7 @@ class Simulation:
         view = View(
             now_unix=EPOCH_UNIX + now,
             nodes=self._cluster.nodes,
-            pending=[see_pending(job) for job in self._waiting.values()],
+            pending=[see_pending(job, self._settings) for job in self._waiting.values()],
             running=[see_running(job, now) for job in self._running.values()],
             queues=self._queues,
         )
@@ -318,4 +319,7 @@ class Simulation:
         is_free = False
         for preempt in decisions.preempts:
             is_free |= self._preempt(self._jobs[preempt.job_id], now)
+            favoured = self._jobs[preempt.for_job_id]
+            favoured.is_promised = True
+            favoured.pending = None
         return is_free

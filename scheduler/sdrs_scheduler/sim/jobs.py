@@ -9,7 +9,8 @@ from enum import Enum, auto
 from sdrs_scheduler.jobs.spec import DEFAULT_QUEUE
 from sdrs_scheduler.policy.view import Ask, Pending, Placement, Running
 from sdrs_scheduler.sim.generations import KEPT_GENERATIONS, Generation, Holders
-from sdrs_scheduler.sim.timeline import Timeline
+from sdrs_scheduler.sim.settings import SimSettings
+from sdrs_scheduler.sim.timeline import Timeline, working_seconds
 from sdrs_scheduler.sim.traces import TraceJob
 
 # Virtual time begins here: a Unix time of 0 would mean "none" to the policy.
@@ -46,6 +47,8 @@ class SimJob:
     loads_torn: bool = False
     # When it was told to leave: from then on it saves, and works no more.
     warned: float = math.inf
+    # Others were told to leave for it.
+    is_promised: bool = False
     pending: Pending | None = None
 
     waited_seconds: float = 0.0
@@ -118,14 +121,18 @@ def ask_with_left(ask: Ask, left_seconds: float) -> Ask:
     )
 
 
-def see_pending(job: SimJob) -> Pending:
-    """It changes only when the job begins to wait, so it is made once for each wait."""
+def see_pending(job: SimJob, settings: SimSettings) -> Pending:
+    """It changes only when the job begins to wait or is promised a place, so it is made once for each of these."""
     if job.pending is None:
-        resume = job.generations[-1].work if job.generations else 0.0
+        work = job.trace.duration_seconds - (job.generations[-1].work if job.generations else 0.0)
+        # Counted as for one that runs, and with what a start costs: if waiting made a job look shorter, two could
+        # preempt each other for ever.
+        left = working_seconds(work, job.interval_seconds, settings.save_seconds)
         job.pending = Pending(
-            ask_with_left(job.ask, job.trace.duration_seconds - resume),
+            ask_with_left(job.ask, left + (settings.restore_seconds if job.generations else 0.0)),
             eligible_unix=EPOCH_UNIX + job.eligible,
             waiting_since_unix=EPOCH_UNIX + job.waiting_since,
+            is_promised=job.is_promised,
         )
     return job.pending
 

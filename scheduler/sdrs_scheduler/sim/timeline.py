@@ -13,6 +13,13 @@ from dataclasses import dataclass, field
 _SLACK_SECONDS = 1e-6
 
 
+def working_seconds(work: float, interval_seconds: float, save_seconds: float) -> float:
+    """How long so much work takes, with the saves in between."""
+    # None at the very end: what is done needs no checkpoint to go on from.
+    saves = math.ceil((work - _SLACK_SECONDS) / interval_seconds) - 1 if work > 0 else 0
+    return work + max(0, saves) * save_seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Spent:
     """Seconds of an attempt, by what they went into; together they are its length."""
@@ -36,10 +43,8 @@ class Timeline:
     ends: float = field(init=False)
 
     def __post_init__(self) -> None:
-        left = self.whole_work - self.from_work
-        # None at the very end: what is done needs no checkpoint to go on from.
-        saves = math.ceil((left - _SLACK_SECONDS) / self.interval_seconds) - 1 if left > 0 else 0
-        self.ends = self.began + self.restore_seconds + left + max(0, saves) * self.save_seconds
+        work = working_seconds(self.whole_work - self.from_work, self.interval_seconds, self.save_seconds)
+        self.ends = self.began + self.restore_seconds + work
 
     def saves_at(self, now: float) -> int:
         """How many of its saves are durable."""
