@@ -91,19 +91,20 @@ class Timeline:
                 free = min(free, self._free_at(i, hold.start))
         return free
 
-    def reserve(self, ask: Ask, shape: Shape) -> Reservation | None:
-        """As early as all that is reserved already allows; None: never on the nodes that are open.
+    def reserve(self, ask: Ask, shape: Shape, is_overdue: bool = False) -> Reservation:
+        """As early as all that is reserved already allows, on nodes that are open; there must be enough of them.
 
         Of the nodes that are ready in time it takes those that are ready first, and of these the emptiest: the choice
         stays the same while they drain, so the job gets there.
+
+        An overdue job that nobody knows a time for gets its nodes drained from now on. Else jobs that tell their length
+        could go on being let through there, each in time for the end of the world.
         """
         length = length_seconds(ask)
         ready: list[tuple[float, int, int]] = []
         for i in self._capacity.suitable(shape):
             at = self._ready(i, self._capacity.need_units(shape, i), self._now, length)
             ready.append((at, -self._capacity.free_units[i], i))
-        if len(ready) < shape.nodes:
-            return None
         while True:
             ready.sort()
             start = ready[shape.nodes - 1][0]
@@ -121,8 +122,9 @@ class Timeline:
                 _, free, i = ready[at]
                 ready[at] = (self._ready(i, self._capacity.need_units(shape, i), start, length), free, i)
         nodes = tuple(i for _, _, i in ready[: shape.nodes])
+        from_unix = self._now if is_overdue and start >= FOREVER_SECONDS else start
         for i in nodes:
-            hold = _Hold(start, start + length, self._capacity.need_units(shape, i))
+            hold = _Hold(from_unix, start + length, self._capacity.need_units(shape, i))
             self._holds.setdefault(i, []).append(hold)
         reservation = Reservation(ask.id, ask.name, start, nodes)
         self.reservations.append(reservation)

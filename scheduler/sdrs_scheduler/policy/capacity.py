@@ -20,7 +20,7 @@ def taken_units(ask: Ask, node: PolicyNode, gpus: int) -> int:
     """What ``ask`` takes of ``node`` with so many of its GPUs."""
     if ask.exclusive:
         return units_of(node)
-    return gpus * UNITS_PER_GPU if gpus else 1
+    return gpus * UNITS_PER_GPU or 1
 
 
 class Shape(NamedTuple):
@@ -49,7 +49,8 @@ class Capacity:
         self.index = {node.name: i for i, node in enumerate(self.nodes)}
         self.free_units = [units_of(node) for node in self.nodes]
         self._free_gpus = [(1 << node.gpus) - 1 for node in self.nodes]
-        self._groups: dict[tuple[str, str, str], list[int]] = {}
+        self._suitable: dict[tuple[object, ...], list[int]] = {}
+        self._roomy: dict[tuple[object, ...], list[int]] = {}
         for job in running:
             for name, gpus in job.placement.items():
                 i = self.index.get(name)
@@ -66,24 +67,36 @@ class Capacity:
         """What a worker of that shape takes of node ``i``."""
         if shape.exclusive:
             return units_of(self.nodes[i])
-        return shape.gpus_per_node * UNITS_PER_GPU if shape.gpus_per_node else 1
+        return shape.gpus_per_node * UNITS_PER_GPU or 1
 
     def suitable(self, shape: Shape, closed: bool = False) -> list[int]:
-        """The nodes that are of the right kind, free or not; with ``closed``, also those that take nothing now."""
-        if closed:
-            found = [i for i, node in enumerate(self.nodes) if _is_kind(node, shape)]
+        """The nodes that could hold a worker of that shape if they were empty; with ``closed``, also those that take
+        nothing now."""
+        key = (shape.gpus_per_node, shape.executor, shape.gpu_type, shape.node_group, closed)
+        found = self._suitable.get(key)
+        if found is None:
+            found = [i for i, node in enumerate(self.nodes) if (closed or node.is_open) and _is_kind(node, shape)]
+            self._suitable[key] = found
+        return self._not_excluded(found, shape)
+
+    def roomy(self, shape: Shape) -> list[int]:
+        """Those of the suitable nodes that have room for a worker now."""
+        key = (shape.gpus_per_node, shape.exclusive, shape.executor, shape.gpu_type, shape.node_group)
+        before = self._roomy.get(key)
+        if before is None:
+            before = self.suitable(shape._replace(excluded=frozenset()))
+        # What is free only shrinks: who had no room the last time has none now.
+        free = self.free_units
+        if shape.exclusive:
+            found = [i for i in before if free[i] >= units_of(self.nodes[i])]
         else:
-            key = (shape.executor, shape.gpu_type, shape.node_group)
-            cached = self._groups.get(key)
-            if cached is None:
-                cached = [i for i, node in enumerate(self.nodes) if node.is_open and _is_kind(node, shape)]
-                self._groups[key] = cached
-            found = cached
-        if shape.excluded:
-            found = [i for i in found if self.nodes[i].name not in shape.excluded]
-        if found and any(self.nodes[i].gpus < shape.gpus_per_node for i in found):
-            found = [i for i in found if self.nodes[i].gpus >= shape.gpus_per_node]
-        return found
+            need = shape.gpus_per_node * UNITS_PER_GPU or 1
+            found = [i for i in before if free[i] >= need]
+        self._roomy[key] = found
+        return self._not_excluded(found, shape)
+
+    def _not_excluded(self, found: list[int], shape: Shape) -> list[int]:
+        return [i for i in found if self.nodes[i].name not in shape.excluded] if shape.excluded else found
 
     def take(self, ask: Ask, chosen: Iterable[int]) -> Placement:
         """Gives ``ask`` its GPUs on the chosen nodes, the lowest that are free."""
@@ -105,6 +118,7 @@ class Capacity:
 def _is_kind(node: PolicyNode, shape: Shape) -> bool:
     return (
         node.executor == shape.executor
+        and node.gpus >= shape.gpus_per_node
         and (not shape.gpu_type or node.gpu_type == shape.gpu_type)
         and (not shape.node_group or shape.node_group in node.groups)
     )

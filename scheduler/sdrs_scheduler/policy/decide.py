@@ -16,7 +16,7 @@ from sdrs_scheduler.policy.capacity import Capacity, Shape, shape_of
 from sdrs_scheduler.policy.line import in_order
 from sdrs_scheduler.policy.placement import place
 from sdrs_scheduler.policy.preemption import Preemption
-from sdrs_scheduler.policy.priority import order_of
+from sdrs_scheduler.policy.priority import is_overdue, order_of
 from sdrs_scheduler.policy.quotas import LimitHold, Quotas, gpus_of
 from sdrs_scheduler.policy.settings import DEFAULTS, PolicySettings
 from sdrs_scheduler.policy.view import Ask, Decisions, Pending, Preempt, Running, Start, View, Wait
@@ -82,9 +82,10 @@ class _Round:
         """Whether looking further along the line is in vain, or too much."""
         if self._ahead and self._looked_behind >= self._settings.backfill_depth:
             return True
-        may_search = not self._preemption.is_vain and self._searches < self._settings.preemption_depth
         # To explain, all within the depth are looked at: what is missing is better to know than who is ahead.
-        return needs_gpus and not self._capacity.free_gpus and not may_search and not self._settings.explain
+        if self._settings.explain or self._capacity.free_gpus or not needs_gpus:
+            return False
+        return self._searches >= self._settings.preemption_depth or self._preemption.is_vain
 
     def _consider(self, job: Pending) -> None:
         ask = job.ask
@@ -130,7 +131,9 @@ class _Round:
             return
         holders = list(self._timeline_now().reservations)
         is_making_room = self._make_room(job, shape)
-        reservation = self._reserve(ask, shape, is_forced=is_making_room)
+        reservation = self._reserve(job, shape, is_forced=is_making_room)
+        if reservation is not None:
+            self._keep_below_limit(ask, reservation)
         leaving = self._leaving_from(reservation)
         if leaving and (is_making_room or job.is_promised):
             self._explain(ask, lambda: waits.preempting(leaving, reservation, self._now))
@@ -149,7 +152,7 @@ class _Round:
         shape = shape_of(ask)
         wait = waits.limit(ask, self._quotas) if self._settings.explain else None
         if len(self._capacity.suitable(shape)) >= shape.nodes and self._make_room(job, shape):
-            reservation = self._reserve(ask, shape, is_forced=True)
+            reservation = self._reserve(job, shape, is_forced=True)
             leaving = self._leaving_from(reservation)
             if leaving:
                 wait = waits.preempting(leaving, reservation, self._now)
@@ -158,10 +161,20 @@ class _Round:
         if wait is not None:
             self._explain(ask, lambda: wait)
 
+    def _keep_below_limit(self, ask: Ask, reservation: Reservation) -> None:
+        """Nodes that are reserved are of no use if others of the queue use up what it may have."""
+        limit = self._quotas.queue(ask.queue).max_gpus
+        hold = self._limit_holds.get(ask.queue)
+        if hold is not None:
+            hold.started(ask, reservation.start_unix + length_seconds(ask))
+        elif limit is not None:
+            spare_gpus = limit - self._quotas.used(ask.queue) - gpus_of(ask)
+            self._limit_holds[ask.queue] = LimitHold(ask, reservation.start_unix, spare_gpus)
+
     def _make_room(self, job: Pending, shape: Shape) -> bool:
         """Warns others if that helps; whether room is made now, by them or by those who leave already."""
         ask = job.ask
-        if self._searches >= self._settings.preemption_depth or not self._preemption.could_help(ask):
+        if self._searches >= self._settings.preemption_depth or not self._preemption.could_help(ask, shape):
             return job.is_promised
         self._searches += 1
         timeline = self._timeline_now()
@@ -176,14 +189,14 @@ class _Round:
             self._leaving[victim.ask.id] = victim
         return True
 
-    def _reserve(self, ask: Ask, shape: Shape, is_forced: bool) -> Reservation | None:
+    def _reserve(self, job: Pending, shape: Shape, is_forced: bool) -> Reservation | None:
         timeline = self._timeline_now()
         if not is_forced and len(timeline.reservations) >= self._settings.reservations_max:
             return None
         # When nothing is free nobody can be in the way, and nobody needs to be told.
         if not (is_forced or self._capacity.free_gpus or self._leaving or self._settings.explain):
             return None
-        return timeline.reserve(ask, shape)
+        return timeline.reserve(job.ask, shape, is_overdue(job, self._now, self._settings))
 
     def _leaving_from(self, reservation: Reservation | None) -> list[Running]:
         """Who is on its way out of the nodes that are reserved."""

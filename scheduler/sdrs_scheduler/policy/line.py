@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 
-from sdrs_scheduler.policy.priority import Order, aging_points
+from sdrs_scheduler.policy.priority import Order, aging_points, is_overdue
 from sdrs_scheduler.policy.quotas import Quotas
 from sdrs_scheduler.policy.settings import PolicySettings
 from sdrs_scheduler.policy.view import Pending
@@ -44,12 +44,11 @@ def in_order(
             flows.setdefault(flow, []).append(entry)
     for entry in sorted(promised):
         yield entry[3]
-    patience = settings.borrower_patience_seconds
 
     def standing(flow: _Flow, entry: _Entry) -> tuple[int, float, float, str]:
         job = entry[3]
-        has_waited = now_unix - job.waiting_since_unix
-        tier = _WITHIN_QUOTA if has_waited >= patience or quotas.is_within(job.ask) else _BORROWING
+        is_first = quotas.is_within(job.ask) or is_overdue(job, now_unix, settings)
+        tier = _WITHIN_QUOTA if is_first else _BORROWING
         return (tier, entry[0] + quotas.share_points(*flow[:3]), entry[1], entry[2])
 
     heap: list[tuple[tuple[int, float, float, str], _Flow]] = []

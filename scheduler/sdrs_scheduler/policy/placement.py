@@ -16,22 +16,12 @@ def place(capacity: Capacity, shape: Shape, usable: Usable | None = None) -> lis
     Best fit: the fullest nodes that have room. So gaps are filled first, and whole nodes stay whole for those who need
     them. Among equals the first by name, so that the same view gives the same answer.
     """
-    fitting = fitting_nodes(capacity, shape, usable)
+    free = capacity.free_units
+    fitting = capacity.roomy(shape)
+    if usable is not None:
+        fitting = [i for i in fitting if usable(i) >= capacity.need_units(shape, i)]
     if len(fitting) < shape.nodes:
         return None
     if shape.nodes == 1:
-        return [min(fitting)[1]]
-    fitting.sort()
-    return [i for _, i in fitting[: shape.nodes]]
-
-
-def fitting_nodes(capacity: Capacity, shape: Shape, usable: Usable | None = None) -> list[tuple[int, int]]:
-    """The nodes that have room for a worker of that shape now, each with what is free on it."""
-    free = usable or capacity.free_units.__getitem__
-    suitable = capacity.suitable(shape)
-    if not suitable:
-        return []
-    if shape.exclusive:
-        return [(units, i) for i in suitable if (units := free(i)) >= capacity.need_units(shape, i)]
-    need = capacity.need_units(shape, suitable[0])
-    return [(units, i) for i in suitable if (units := free(i)) >= need]
+        return [min(fitting, key=free.__getitem__)]
+    return sorted(fitting, key=free.__getitem__)[: shape.nodes]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from sdrs_scheduler.policy.backfill import Timeline, length_seconds
 from sdrs_scheduler.policy.capacity import Capacity, Shape, taken_units
@@ -14,7 +15,7 @@ from sdrs_scheduler.policy.settings import PolicySettings
 from sdrs_scheduler.policy.view import Ask, Running, View
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Victim:
     job: Running
     # Node by node, what would come free.
@@ -24,7 +25,7 @@ class Victim:
 
 
 class Preemption:
-    """The running jobs that could be preempted at all, ranked once; then asked for one blocked job after another."""
+    """The running jobs that could be preempted: ranked when first needed, asked for one blocked job at a time."""
 
     def __init__(self, view: View, capacity: Capacity, quotas: Quotas, order: Order, settings: PolicySettings) -> None:
         self._now = view.now_unix
@@ -33,39 +34,43 @@ class Preemption:
         self._order = order
         self._settings = settings
         self._gone: set[str] = set()
-        self._victims = self._rank(view.running)
-        self._by_node: dict[int, list[Victim]] = defaultdict(list)
-        for victim in self._victims:
-            for i in victim.units:
-                self._by_node[i].append(victim)
-        self._least_importance = min((victim.importance for victim in self._victims), default=float("inf"))
+        self._running = view.running
+        # Whom nobody could help, by what they asked for: importance and length. What could help only gets less.
+        self._helpless: dict[tuple[Shape, str], tuple[float, float]] = {}
 
     @property
     def is_vain(self) -> bool:
         """Whether nobody could be preempted, whoever asks."""
         return len(self._gone) == len(self._victims)
 
-    def could_help(self, ask: Ask) -> bool:
-        """Cheap: whether there is anybody at all whom ``ask`` may preempt."""
-        if self.is_vain:
+    def could_help(self, ask: Ask, shape: Shape) -> bool:
+        """Cheap: whether it is worth looking for somebody whom ``ask`` may preempt."""
+        if self.is_vain or not (self._outranks(ask, self._least_importance) or self._may_reclaim(ask)):
             return False
-        return self._outranks(ask, self._least_importance) or self._may_reclaim(ask)
+        importance, length = self._helpless.get((shape, ask.queue), (float("-inf"), 0.0))
+        return self._order.importance(ask, self._now) > importance or length_seconds(ask) < length
 
     def find(self, ask: Ask, shape: Shape, timeline: Timeline) -> list[Running] | None:
         """Whom to warn so that ``ask`` fits as a whole; empty: what comes free anyway is enough; None: nobody helps."""
         start = self._now + self._settings.leaving_seconds
         end = start + length_seconds(ask)
-        need = {i: self._capacity.need_units(shape, i) for i in self._capacity.suitable(shape)}
-        missing = {i: need[i] - timeline.least_free(i, start, end) for i in need}
+        missing = {
+            i: self._capacity.need_units(shape, i) - timeline.least_free(i, start, end)
+            for i in self._capacity.suitable(shape)
+        }
         missing_gpus = self._quotas.missing_below_limit(ask) - self._quotas.leaving_of(ask.queue)
         choice = _Choice(missing, shape.nodes, missing_gpus, ask.queue)
         if choice.fits():
             return []
+        allowed = self._allowed(ask)
         if missing_gpus > 0:
             # The queue's own limit: only its own jobs can make room below it.
-            self._free_below_limit(ask, choice)
-        self._free_nodes(ask, choice)
+            for victim in allowed:
+                if choice.missing_gpus() > 0 and victim.job.ask.queue == ask.queue:
+                    choice.add(victim)
+        self._free_nodes(ask, allowed, choice)
         if not choice.fits():
+            self._helpless[shape, ask.queue] = (self._order.importance(ask, self._now), length_seconds(ask))
             return None
         choice.drop_needless()
         self._gone.update(victim.job.ask.id for victim in choice.victims)
@@ -86,52 +91,65 @@ class Preemption:
             why += f"; this job uses its GPUs to {victim.utilization:.0%} only"
         return f"{why}; {gpus_of(own) * victim.unsaved_seconds:.0f} GPU-seconds are not saved yet"
 
-    def _free_below_limit(self, ask: Ask, choice: _Choice) -> None:
+    def _allowed(self, ask: Ask) -> list[Victim]:
+        """Those whom ``ask`` may preempt, the cheapest first."""
+        may_reclaim = self._may_reclaim(ask)
+        below = self._order.importance(ask, self._now) - self._settings.preemption_margin
+        allowed = []
         for victim in self._victims:
-            if choice.missing_gpus() <= 0:
-                return
-            if victim.job.ask.queue == ask.queue and self._may_preempt(ask, victim, choice):
-                choice.add(victim)
+            is_other = victim.job.ask.queue != ask.queue
+            may = (self._settings.preemption and victim.importance <= below) or (may_reclaim and is_other)
+            if may and victim.job.ask.id not in self._gone and (not is_other or self._gives_back(ask, victim, 0)):
+                allowed.append(victim)
+        return allowed
 
-    def _free_nodes(self, ask: Ask, choice: _Choice) -> None:
+    def _gives_back(self, ask: Ask, victim: Victim, given_gpus: int) -> bool:
+        """Whether another queue has borrowed what the victim holds, beyond what it gives back already.
+
+        What is its own it would take back. So would it, if a job that only is more important took more from it than it
+        has borrowed; a queue that is owed something may do that: nobody can take it back from there.
+        """
+        borrowed = self._quotas.lent_to(victim.job.ask.queue) - given_gpus
+        return borrowed >= (1 if self._may_reclaim(ask) else max(1, gpus_of(victim.job.ask)))
+
+    def _free_nodes(self, ask: Ask, allowed: Sequence[Victim], choice: _Choice) -> None:
         """Nodes by what it costs to clear them; each is looked at again when its turn comes, for what was chosen for
         one node may have cleared another, and what a queue has borrowed is given back only once."""
+        by_node: dict[int, list[Victim]] = {}
+        for victim in allowed:
+            for i in victim.units:
+                by_node.setdefault(i, []).append(victim)
         costs = []
-        for i in choice.missing:
-            cleared = self._clear(i, ask, choice)
+        for i, missing in choice.missing.items():
+            cleared = self._clear(i, ask, by_node.get(i, ()), choice) if missing > 0 else []
             if cleared is not None:
                 costs.append((sum(victim.cost for victim in cleared), len(cleared), i))
         costs.sort()
         for _, _, i in costs:
             if choice.nodes_fit():
                 return
-            for victim in self._clear(i, ask, choice) or ():
+            for victim in self._clear(i, ask, by_node.get(i, ()), choice) or ():
                 choice.add(victim)
 
-    def _clear(self, i: int, ask: Ask, choice: _Choice) -> list[Victim] | None:
+    def _clear(self, i: int, ask: Ask, there: Sequence[Victim], choice: _Choice) -> list[Victim] | None:
         """The cheapest who make room on node ``i``, beyond those chosen already; None: there are not enough."""
         missing = choice.missing_on(i)
-        trial: list[Victim] = []
-        for victim in self._by_node.get(i, ()):
+        cleared: list[Victim] = []
+        given_back: dict[str, int] = {}
+        for victim in there:
             if missing <= 0:
                 break
-            if not choice.has(victim) and self._may_preempt(ask, victim, choice, trial):
-                trial.append(victim)
-                missing -= victim.units[i]
-        return trial if missing <= 0 else None
-
-    def _may_preempt(self, ask: Ask, victim: Victim, choice: _Choice, trial: Sequence[Victim] = ()) -> bool:
-        if victim.job.ask.id in self._gone:
-            return False
-        if victim.job.ask.queue == ask.queue:
-            return self._outranks(ask, victim.importance)
-        # Another queue gives back what it has borrowed, and nothing of what is its own: it would take that back.
-        given_back = sum(
-            gpus_of(other.job.ask) for other in (*choice.victims, *trial) if other.job.ask.queue == victim.job.ask.queue
-        )
-        if self._quotas.lent_to(victim.job.ask.queue) - given_back <= 0:
-            return False
-        return self._may_reclaim(ask) or self._outranks(ask, victim.importance)
+            if choice.has(victim):
+                continue
+            queue = victim.job.ask.queue
+            if queue != ask.queue:
+                given = given_back.get(queue, 0)
+                if not self._gives_back(ask, victim, choice.gpus_from(queue) + given):
+                    continue
+                given_back[queue] = given + gpus_of(victim.job.ask)
+            cleared.append(victim)
+            missing -= victim.units[i]
+        return cleared if missing <= 0 else None
 
     def _may_reclaim(self, ask: Ask) -> bool:
         return self._settings.reclaim and self._quotas.queue(ask.queue).reclaims and self._quotas.is_within(ask)
@@ -142,13 +160,18 @@ class Preemption:
             and self._order.importance(ask, self._now) - importance >= self._settings.preemption_margin
         )
 
-    def _rank(self, running: Iterable[Running]) -> list[Victim]:
+    @cached_property
+    def _least_importance(self) -> float:
+        return min((victim.importance for victim in self._victims), default=float("inf"))
+
+    @cached_property
+    def _victims(self) -> list[Victim]:
         settings = self._settings
         if not (settings.preemption or settings.reclaim):
             return []
         index, nodes = self._capacity.index, self._capacity.nodes
         victims = []
-        for job in running:
+        for job in self._running:
             # One that just began is left alone, or jobs would take turns and none would get anywhere.
             is_fresh = self._now - job.started_unix < settings.hysteresis_seconds
             if job.is_leaving or is_fresh or not job.ask.preemptible:
@@ -176,22 +199,21 @@ class _Choice:
         self._nodes = nodes
         self._missing_gpus = missing_gpus
         self._queue = queue
-        self._chosen: set[str] = set()
 
     def has(self, victim: Victim) -> bool:
-        return victim.job.ask.id in self._chosen
+        return victim in self.victims
 
     def add(self, victim: Victim) -> None:
         self.victims.append(victim)
-        self._chosen.add(victim.job.ask.id)
 
     def missing_on(self, i: int) -> int:
         return self.missing[i] - sum(victim.units.get(i, 0) for victim in self.victims)
 
+    def gpus_from(self, queue: str) -> int:
+        return sum(gpus_of(victim.job.ask) for victim in self.victims if victim.job.ask.queue == queue)
+
     def missing_gpus(self) -> int:
-        return self._missing_gpus - sum(
-            gpus_of(victim.job.ask) for victim in self.victims if victim.job.ask.queue == self._queue
-        )
+        return self._missing_gpus - self.gpus_from(self._queue)
 
     def nodes_fit(self) -> bool:
         freed: dict[int, int] = defaultdict(int)
@@ -206,8 +228,7 @@ class _Choice:
     def drop_needless(self) -> None:
         """The dearest first. What remains is needed to the last."""
         for victim in sorted(self.victims, key=lambda v: (-v.cost, v.job.ask.id)):
-            self.victims.remove(victim)
-            if self.fits():
-                self._chosen.discard(victim.job.ask.id)
-            else:
-                self.victims.append(victim)
+            at = self.victims.index(victim)
+            self.victims.pop(at)
+            if not self.fits():
+                self.victims.insert(at, victim)

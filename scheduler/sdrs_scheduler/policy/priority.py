@@ -63,6 +63,10 @@ def aging_points(job: Pending, now_unix: float, settings: PolicySettings) -> flo
     return max(0.0, now_unix - job.waiting_since_unix) / settings.aging_seconds_per_point
 
 
+def is_overdue(job: Pending, now_unix: float, settings: PolicySettings) -> bool:
+    return now_unix - job.waiting_since_unix >= settings.patience_seconds
+
+
 def idle_points(job: Running, settings: PolicySettings) -> float:
     """What a running job loses that leaves its GPUs idle."""
     return settings.idle_points * (1.0 - _usefulness(job, settings))

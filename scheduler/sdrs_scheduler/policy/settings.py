@@ -27,8 +27,9 @@ class PolicySettings:
     # A running job that uses its GPUs less than this loses up to ``idle_points``.
     idle_utilization: float = 0.2
     idle_points: float = 20.0
-    # A job that borrows stands behind all that stay within their quota, but not for longer than this.
-    borrower_patience_seconds: float = 24 * 3600.0
+    # Who has waited for so long is overdue: if it borrows, it no longer stands behind all that stay within their quota;
+    # and if nobody knows when there is room for it, its nodes are drained, whatever could be done in them meanwhile.
+    patience_seconds: float = 24 * 3600.0
 
     # How many of the blocked jobs, first come first, get a reservation that nobody behind them may delay.
     reservations_max: int = 8

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from sdrs_scheduler.policy.backfill import Reservation
 from sdrs_scheduler.policy.capacity import Capacity, Shape
-from sdrs_scheduler.policy.placement import fitting_nodes
 from sdrs_scheduler.policy.quotas import Quotas, gpus_of
 from sdrs_scheduler.policy.view import Ask, Pending, PolicyNode, Queue, Running, Wait
 
@@ -64,7 +63,7 @@ def limit(ask: Ask, quotas: Quotas) -> Wait:
 def behind_in_queue(ask: Ask, first: Ask) -> Wait:
     return Wait(
         "behind",
-        f"{first.name} is ahead and waits for room below the max_gpus of queue {ask.queue}; this job would delay it.",
+        f"{first.name} is ahead of it, and queue {ask.queue} may not have enough GPUs for both (its max_gpus).",
     )
 
 
@@ -86,7 +85,7 @@ def preempting(leaving: Sequence[Running], reservation: Reservation | None, now_
 def capacity_short(
     shape: Shape, capacity: Capacity, ahead: Sequence[Ask], reservation: Reservation | None, now_unix: float
 ) -> Wait:
-    suitable, free = len(capacity.suitable(shape)), len(fitting_nodes(capacity, shape))
+    suitable, free = len(capacity.suitable(shape)), len(capacity.roomy(shape))
     have = f"{free} of the {suitable} such nodes {'has' if free == 1 else 'have'} room now"
     return Wait(
         "capacity",
