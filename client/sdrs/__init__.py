@@ -7,6 +7,7 @@
     saving = checkpoints.save(step=1000, state=state)       # returns once the state is copied
     saving.wait()                                           # durable, or raises what went wrong
     state = checkpoints.restore()                           # the newest that can be restored, verified
+    job = sdrs.current_job()                                # what `sdrs job submit` started, else None
 
 ``sdrs.aio`` is the async twin; ``sdrs.errors`` has every error. Importing this package loads neither gRPC nor numpy:
 that happens with the first ``connect`` and the first ``save``.
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from sdrs.checkpoints import Checkpoints as Checkpoints
     from sdrs.cluster import Cluster as Cluster
     from sdrs.cluster import connect as connect
+    from sdrs.job.current import CurrentJob as CurrentJob
+    from sdrs.job.current import current_job as current_job
     from sdrs.restore.parts import OpenShard as OpenShard
     from sdrs.restore.parts import Part as Part
     from sdrs.saving import Progress as Progress
@@ -48,6 +51,7 @@ _HOMES = {
     "Checkpoints": ("sdrs.checkpoints", "Checkpoints"),
     "Cluster": ("sdrs.cluster", "Cluster"),
     "ClusterInfo": ("sdrs.views", "ClusterInfo"),
+    "CurrentJob": ("sdrs.job.current", "CurrentJob"),
     "Event": ("sdrs.views", "Event"),
     "FailoverOutcome": ("sdrs.views", "FailoverOutcome"),
     "GroupInfo": ("sdrs.views", "GroupInfo"),
@@ -64,6 +68,7 @@ _HOMES = {
     "Verification": ("sdrs.views", "Verification"),
     "aio": ("sdrs.aio", ""),
     "connect": ("sdrs.cluster", "connect"),
+    "current_job": ("sdrs.job.current", "current_job"),
 }
 
 __all__ = [
@@ -71,6 +76,7 @@ __all__ = [
     "Checkpoints",
     "Cluster",
     "ClusterInfo",
+    "CurrentJob",
     "Event",
     "FailoverOutcome",
     "GroupInfo",
@@ -90,6 +96,7 @@ __all__ = [
     "Verification",
     "aio",
     "connect",
+    "current_job",
     "errors",
 ]
 

@@ -160,6 +160,8 @@ class Checkpoints(_Twin[sync_checkpoints.Checkpoints]):
     hold = _awaitable(sync_checkpoints.Checkpoints.hold)
     release = _awaitable(sync_checkpoints.Checkpoints.release)
     verify = _awaitable(sync_checkpoints.Checkpoints.verify)
+    # Warnings by signals are taken once the main thread has called ``sdrs.current_job()``.
+    should_save = _awaitable(sync_checkpoints.Checkpoints.should_save)
 
 
 class Cluster(_Twin[sync_cluster.Cluster]):
@@ -209,6 +211,7 @@ class Cluster(_Twin[sync_cluster.Cluster]):
     shrink_pool = _awaitable(sync_cluster.Cluster.shrink_pool)
     delete_pool = _awaitable(sync_cluster.Cluster.delete_pool)
     jobs = _awaitable(sync_cluster.Cluster.jobs)
+    open_attempt = _awaitable(sync_cluster.Cluster.open_attempt)
     groups = _awaitable(sync_cluster.Cluster.groups)
     group = _awaitable(sync_cluster.Cluster.group)
     switchover = _awaitable(sync_cluster.Cluster.switchover)

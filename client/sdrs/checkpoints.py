@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sdrs.attempt import resolve_attempt
+from sdrs.job.environment import resume_limit
+from sdrs.job.pace import SavePace
 from sdrs.restore.into import read_into
 from sdrs.restore.parts import OpenShard
 from sdrs.restore.readings import export_state, read_files, read_state
@@ -63,6 +65,7 @@ class Checkpoints:
         self._attempt = attempt
         self._policy = policy or SavePolicy()
         self._compression = compression
+        self._pace = SavePace(job)
 
     def save(
         self,
@@ -87,7 +90,7 @@ class Checkpoints:
         from sdrs.state import encode
 
         order = self._order(step, rank, world_size, attempt, ContentKind.STATE)
-        return self._cluster.process().saves.save(self, order, encode(state), progress, self._policy)
+        return self._save(order, encode(state), progress)
 
     def save_files(
         self,
@@ -103,13 +106,24 @@ class Checkpoints:
         from sdrs.state import encode_files
 
         order = self._order(step, rank, world_size, attempt, ContentKind.FILES)
-        return self._cluster.process().saves.save(self, order, encode_files(path), progress, self._policy)
+        return self._save(order, encode_files(path), progress)
 
     def send_shard(self, step: int, shard: EncodedState, *, rank: int, world_size: int) -> None:
         """For adapters that make their own shards: returns once this one is durable, without a copy of it and without
         waiting for the others. Whoever saves the last one waits for the commit.
         """
         self._cluster.process().saves.send(self._order(step, rank, world_size, None, ContentKind.STATE), shard)
+        self._pace.saved(step, None)
+
+    def should_save(self, step: int | None = None, *, world_size: int | None = None) -> bool:
+        """Whether this is the step to save at: the job was warned of a preemption, or its save interval is over. To be
+        asked after each step, by all ranks: they agree on one step, the same for all. Once said, it is said again for
+        the next cause only.
+
+        The number of ranks is the launcher's (RANK and WORLD_SIZE, or MPI's or Slurm's); ``world_size=1`` is for one
+        rank that asks for all, and tells them. Outside of a job only SDRS_SAVE_INTERVAL_SECONDS is a cause.
+        """
+        return self._pace.should_save(step, world_size)
 
     def restore(
         self,
@@ -128,12 +142,14 @@ class Checkpoints:
         checkpoint lacks, is an error that names its path, before anything is written. What ``into`` lacks is made.
 
         With ``world_size`` above 1 all ranks must call this, and all get the same generation (P16). ``resume`` (the
-        default under SDRS_ATTEMPT) says that the job goes on from there: later generations are set aside.
+        default under SDRS_ATTEMPT) says that the job goes on from there: later generations are set aside. What the
+        scheduler started goes on from SDRS_RESUME_STEP then, or from before that if it cannot be restored.
         ``progress(read, total)`` is told the bytes.
         """
         restorer = self._restorer(rank, world_size, ContentKind.STATE, progress)
         read = read_state if into is None else partial(read_into, into=into)
-        return restorer.restore(read, step, resume=_resumes(resume)).value
+        limit = resume_limit(os.environ, self.job)
+        return restorer.restore(read, step, resume=_resumes(resume), up_to_step=limit).value
 
     def restore_files(
         self,
@@ -150,7 +166,9 @@ class Checkpoints:
         Files of the same names are replaced, each at once and only after everything was verified.
         """
         restorer = self._restorer(rank, world_size, ContentKind.FILES, progress)
-        return restorer.restore(lambda readers: read_files(readers, dest), step, resume=_resumes(resume)).checkpoint
+        limit = resume_limit(os.environ, self.job)
+        read = partial(read_files, dest=dest)
+        return restorer.restore(read, step, resume=_resumes(resume), up_to_step=limit).checkpoint
 
     def export_state(
         self, dest: str | os.PathLike[str], step: int | None = None, *, progress: Report | None = None
@@ -249,6 +267,11 @@ class Checkpoints:
         check_rank(rank, world_size)
         resolved = resolve_attempt(self._attempt if attempt is None else attempt, self.job, world_size)
         return SaveOrder(self.job, step, rank, world_size, resolved, self.pool, self._level, kind, self._compression)
+
+    def _save(self, order: SaveOrder, payload: EncodedState, progress: Report | None) -> Saving:
+        saving = self._cluster.process().saves.save(self, order, payload, progress, self._policy)
+        self._pace.saved(order.step, saving)
+        return saving
 
     def _restorer(self, rank: int | None, world_size: int, kind: ContentKind, progress: Report | None) -> Restorer:
         return Restorer(

@@ -13,6 +13,7 @@ from sdrs.checkpoints import Checkpoints
 from sdrs.operations import Operations
 from sdrs.pools import Pools
 from sdrs.process import Process, Settings
+from sdrs.records import Records
 from sdrs.rpc.channels import Channels
 from sdrs.rpc.control import Control
 from sdrs.save.compression import Compress, resolve_compression
@@ -23,10 +24,11 @@ from sdrs.views import ClusterInfo, JobInfo, cluster_info_from
 from sdrs_core.attempts import Attempt
 from sdrs_core.cluster import DEFAULT_POOL, Group, Node
 from sdrs_core.errors import DeadlineExceededError, InvalidArgumentError, RefusedError, SdrsError, UnavailableError
-from sdrs_core.ids import ClusterId, JobName, PoolName, check_name
+from sdrs_core.ids import ClusterId, JobName, PoolName, check_name, random_id
 from sdrs_core.levels import Level, parse_level
-from sdrs_proto.convert import node_from
+from sdrs_proto.convert import attempt_to, node_from
 from sdrs_proto.v1 import control_pb2 as messages
+from sdrs_proto.v1 import schedule_pb2 as schedule_messages
 
 DEFAULT_STAGING_BYTES = 256 << 20
 # How long close() waits for saves under way.
@@ -136,6 +138,23 @@ class Cluster(Pools, Operations, Upkeep, Scrubs):
     def backups(self) -> Backups:
         """Backups in buckets: targets, policies, runs."""
         return Backups(self.process)
+
+    @property
+    def records(self) -> Records:
+        """What a scheduler keeps here: records and notes."""
+        return Records(self.process)
+
+    def open_attempt(self, history: str, attempt: Attempt) -> int:
+        """Make ``attempt`` the current one of a history before any of its ranks speaks; its number (P1).
+
+        Repeating it is harmless. From here on what an older attempt does is refused, and so is this if a newer one was
+        heard: StaleAttemptError.
+        """
+        request = schedule_messages.OpenAttemptRequest(
+            request_id=random_id(), job=check_name(history, "job"), attempt=attempt_to(attempt)
+        )
+        number: int = self.process().control.call("open_attempt", request).number
+        return number
 
     def info(self) -> ClusterInfo:
         return cluster_info_from(self.process().control.call("get_cluster", messages.GetClusterRequest()))

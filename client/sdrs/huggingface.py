@@ -8,6 +8,9 @@
 
 Each ``checkpoint-N`` that the Trainer has written becomes step N of the job, its files as they are. ``resume_from``
 brings the newest one that can be restored back into the folder, on whichever machine, or gives None if there is none.
+
+In a job of ``sdrs job submit`` the URL may be left out. The Trainer then saves when the job is told to as well, begins
+where it is told to, and after a warning saves, leaves ``train`` and exits with 75, to be started again.
 """
 
 from __future__ import annotations
@@ -19,9 +22,8 @@ from typing import Any
 
 from transformers.trainer_callback import TrainerCallback
 
-from sdrs.address import parse_job_url
 from sdrs.checkpoints import Checkpoints
-from sdrs.job_url import open_job
+from sdrs.job_url import has_start, open_job, owner_of, resolve_job_url
 from sdrs.save.compression import Compress
 from sdrs.saving import Saving
 from sdrs_core.errors import InvalidArgumentError
@@ -32,10 +34,14 @@ class SdrsCallback(TrainerCallback):
     """With several processes the first one saves for all: the folder must be the same for all of them."""
 
     def __init__(
-        self, url: str, *, pool: str | None = None, level: str | None = None, compress: Compress | None = None
+        self,
+        url: str | None = None,
+        *,
+        pool: str | None = None,
+        level: str | None = None,
+        compress: Compress | None = None,
     ) -> None:
-        parse_job_url(url)
-        self._url = url
+        self._url = resolve_job_url(url)
         self._pool = pool
         self._level = level
         self._compress = compress
@@ -59,11 +65,28 @@ class SdrsCallback(TrainerCallback):
             raise InvalidArgumentError(f"{str(folder)!r} is not there: the Trainer saved its checkpoint somewhere else")
         self._saving = self.checkpoints.save_files(state.global_step, folder)
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        job = owner_of(self.checkpoints.job)
+        if job:
+            job.report(step=state.global_step)
+            control.should_save |= self.checkpoints.should_save(state.global_step)
+            control.should_training_stop |= job.preempted
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
+        job = owner_of(self.checkpoints.job)
+        if job and logs and "loss" in logs:
+            job.report(step=state.global_step, loss=logs["loss"])
+
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Training has ended when everything is durable; raises what went wrong."""
         saving, self._saving = self._saving, None
         if saving:
             saving.wait()
+        job = owner_of(self.checkpoints.job)
+        if job and job.preempted:
+            # A launcher ends all ranks when one is gone: none goes before the checkpoint is durable.
+            _wait_for_all_ranks()
+            job.leave()
 
     def resume_from(self, output_dir: str | os.PathLike[str], step: int | None = None) -> str | None:
         """Bring ``step``, else the newest checkpoint that can be restored, into ``output_dir``; its folder.
@@ -71,7 +94,7 @@ class SdrsCallback(TrainerCallback):
         A folder of that name is replaced: it may be what a killed process had half written. With several processes on
         a machine call it ``with args.main_process_first():``.
         """
-        if step is None and self.checkpoints.latest() is None:
+        if step is None and not has_start(self.checkpoints):
             return None
         top = Path(output_dir)
         top.mkdir(parents=True, exist_ok=True)

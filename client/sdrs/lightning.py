@@ -8,10 +8,15 @@
 
 A checkpoint becomes the step of its ``global_step``, and training goes on as soon as it is copied. It is stored as a
 state, without pickle: what cannot be stored so is a ``TypeError`` that names its path in the checkpoint.
+
+In a job of ``sdrs job submit`` the URL may be left out; ``callbacks=[io.job_callback()]`` saves when the job is told
+to, and leaves after a warning with exit code 75, to be started again. Let it be warned by USR1 (``signal: USR1`` in the
+job file): at a SIGTERM Lightning stops by itself, perhaps before all ranks have come to the step to save.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import re
@@ -22,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdrs.address import SCHEME, parse_job_url
 from sdrs.checkpoints import Checkpoints
-from sdrs.job_url import open_job
+from sdrs.job_url import has_start, open_job, owner_of, resolve_job_url
 from sdrs.save.compression import Compress
 from sdrs.saving import Saving
 from sdrs_core.attempts import Attempt, attempt_from_environment
@@ -47,10 +52,14 @@ class SdrsCheckpointIO(CheckpointIO):
     """Paths from ModelCheckpoint are names for steps: ``.../epoch=0-step=100.ckpt`` is step 100 of the job."""
 
     def __init__(
-        self, url: str, *, pool: str | None = None, level: str | None = None, compress: Compress | None = None
+        self,
+        url: str | None = None,
+        *,
+        pool: str | None = None,
+        level: str | None = None,
+        compress: Compress | None = None,
     ) -> None:
-        parse_job_url(url)
-        self._url = url
+        self._url = resolve_job_url(url)
         self._pool = pool
         self._level = level
         self._compress = compress
@@ -62,6 +71,7 @@ class SdrsCheckpointIO(CheckpointIO):
         self._removable: list[int] = []
         self._run = f"lightning:{random_id()}"
         self._attempt_count = 0
+        self._last_step = -1
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -72,7 +82,37 @@ class SdrsCheckpointIO(CheckpointIO):
 
     def resume_path(self) -> str | None:
         """For ``Trainer.fit(ckpt_path=...)``: the newest checkpoint that can be restored, or None if there is none."""
-        return self._url if self.checkpoints.latest() else None
+        return self._url if has_start(self.checkpoints) else None
+
+    def job_callback(self) -> Any:
+        """For ``Trainer(callbacks=[...])``: saves when the job is told to, and leaves after a warning."""
+        # From the same one of the two distributions as the CheckpointIO.
+        is_whole = CheckpointIO.__module__.startswith("lightning.")
+        callbacks = importlib.import_module(
+            "lightning.pytorch.callbacks" if is_whole else "pytorch_lightning.callbacks"
+        )
+        io = self
+
+        class SdrsJobCallback(callbacks.Callback):  # type: ignore[misc, name-defined]
+            def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+                io.after_batch(trainer)
+
+        return SdrsJobCallback()
+
+    def after_batch(self, trainer: Any) -> None:
+        job, step = owner_of(self.checkpoints.job), trainer.global_step
+        if job is None or step == self._last_step:  # several batches may make one step
+            return
+        self._last_step = step
+        is_logged = step % trainer.log_every_n_steps == 0  # a loss is on its device: to read it has a price
+        job.report(step=step, loss=trainer.callback_metrics.get("loss") if is_logged else None)
+        if self.checkpoints.should_save(step):
+            trainer.save_checkpoint(f"step={step}.ckpt")
+            if job.preempted:
+                self._wait()
+                # A launcher ends all ranks when one is gone: none goes before the checkpoint is durable.
+                trainer.strategy.barrier()
+                job.leave()
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any | None = None

@@ -94,15 +94,17 @@ class Operations(ABC):
         request = messages.SetAutomaticRequest(request_id=random_id(), paused=paused, reason=reason)
         self.process().control.call("set_automatic", request)
 
-    def cordon(self, node_id: str) -> Node:
-        """The node takes no part in new saves; what it holds stays readable."""
-        return self._set_cordon(node_id, cordoned=True)
+    def cordon(self, node_id: str, reason: str = "") -> Node:
+        """The node takes no part in new saves; what it holds stays readable. ``reason`` is kept with it until
+        it is uncordoned.
+        """
+        return self._set_cordon(node_id, cordoned=True, reason=reason)
 
     def uncordon(self, node_id: str) -> Node:
-        return self._set_cordon(node_id, cordoned=False)
+        return self._set_cordon(node_id, cordoned=False, reason="")
 
-    def _set_cordon(self, node_id: str, *, cordoned: bool) -> Node:
-        request = messages.SetCordonRequest(request_id=random_id(), node_id=node_id, cordoned=cordoned)
+    def _set_cordon(self, node_id: str, *, cordoned: bool, reason: str) -> Node:
+        request = messages.SetCordonRequest(request_id=random_id(), node_id=node_id, cordoned=cordoned, reason=reason)
         return node_from(self.process().control.call("set_cordon", request).node)
 
     def history(self, group: str | None = None, node: str | None = None, limit: int = HISTORY_LIMIT) -> list[Event]:

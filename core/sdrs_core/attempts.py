@@ -49,8 +49,14 @@ class Job:
 
 
 def attempt_from_environment(environment: Mapping[str, str], owner: str) -> Attempt | None:
-    """SDRS_ATTEMPT, else torchrun's or Slurm's own count of restarts; None without a launcher."""
+    """SDRS_ATTEMPT, else torchrun's or Slurm's own count of restarts; None without a launcher.
+
+    The scheduler counts the starts of one job: its plain number is one of the run that SDRS_JOB_ID names.
+    """
     given = environment.get("SDRS_ATTEMPT", "")
+    job_id = environment.get("SDRS_JOB_ID", "")
+    if job_id and _is_count(given):
+        return job_attempt(job_id, int(given), owner)
     if given:
         return parse_attempt(given, owner)
     run = _torchrun(environment)
@@ -62,6 +68,11 @@ def attempt_from_environment(environment: Mapping[str, str], owner: str) -> Atte
     if slurm_job:
         return Attempt(f"slurm:{slurm_job}", slurm_restarts, owner)
     return None
+
+
+def job_attempt(job_id: str, number: int, owner: str) -> Attempt:
+    """The attempt as which the processes of a scheduled job speak."""
+    return Attempt(f"job:{job_id}", number, owner)
 
 
 def _torchrun(environment: Mapping[str, str]) -> str:

@@ -79,6 +79,8 @@ class Node:
     last_seen_unix_ms: int = 0
     # An operator's word: it takes no part in new saves.
     cordoned: bool = False
+    # In their words, if they gave any; goes with the cordon.
+    cordoned_because: str = ""
     # An operator's word: what it holds moves elsewhere, so that it can be removed.
     draining: bool = False
     # It went away too often of late; told to readers, never stored.

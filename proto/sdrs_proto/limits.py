@@ -26,6 +26,14 @@ CALL_SECONDS = 10.0
 # Long polls are held back by the server for at most this long; the call itself gets CALL_SECONDS on top.
 MAX_WAIT_MS = 20_000
 
+# Of what a scheduler keeps: one record or note, and what one change may touch.
+MAX_RECORD_BYTES = 256 << 10
+MAX_RECORDS_PER_CHANGE = 64
+MAX_CHANGE_BYTES = 1 << 20
+MAX_RECORD_KEY_BYTES = 512
+MAX_NOTE_BYTES = 16 << 10
+MAX_NOTE_KEY_CHARS = 256
+
 CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

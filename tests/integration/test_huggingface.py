@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 
 from sdrs.huggingface import SdrsCallback
 from tests.support.cluster import LocalCluster
+from tests.support.jobs import enter_job, leave_job
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")
 
@@ -97,3 +99,30 @@ def test_a_stopped_run_ends_with_the_weights_of_an_undisturbed_one(
     for name, weights in undisturbed.model.state_dict().items():
         assert torch.equal(resumed.model.state_dict()[name], weights), name
     assert [save.step for save in again.checkpoints.list()] == [6, 4, 2]
+
+
+class WarnedAt(TrainerCallback):
+    def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if state.global_step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_warned_job_saves_leaves_and_goes_on_where_it_is_told_to(
+    shared_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter_job(monkeypatch, shared_cluster.url, "warned-trainer", 1)
+    callback = SdrsCallback()
+    assert callback.resume_from(tmp_path / "a") is None
+    with pytest.raises(SystemExit) as left:
+        trainer_in(tmp_path / "a", callback, WarnedAt()).train()
+    assert left.value.code == 75
+    assert [save.step for save in callback.checkpoints.list()] == [3, 2]
+    leave_job()
+    enter_job(monkeypatch, shared_cluster.url, "warned-trainer", 2, resume_step=3)
+    again = SdrsCallback()
+    path = again.resume_from(tmp_path / "b")
+    assert path == str(tmp_path / "b" / "checkpoint-3")
+    trainer = trainer_in(tmp_path / "b", again)
+    trainer.train(resume_from_checkpoint=path)
+    assert trainer.state.global_step == STEPS
+    leave_job()

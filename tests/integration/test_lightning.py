@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
 
 from sdrs.errors import InvalidArgumentError, UnsupportedObjectError
 from sdrs.lightning import SdrsCheckpointIO
 from tests.support.cluster import LocalCluster
+from tests.support.jobs import enter_job, leave_job
 from tests.support.tiny_lightning import STEPS, train
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -33,6 +37,31 @@ def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(shared_cluster
     with shared_cluster.connect() as cluster:
         # ModelCheckpoint keeps one: what it removed was deleted, once the next was durable.
         assert [save.step for save in cluster.checkpoints("killed").list()] == [STEPS, 4]
+
+
+class WarnedAt(Callback):
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == 2:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def test_a_warned_job_saves_leaves_and_goes_on_where_it_is_told_to(
+    shared_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter_job(monkeypatch, shared_cluster.url, "warned-lightning", 1)
+    io = SdrsCheckpointIO()
+    assert io.resume_path() is None
+    with pytest.raises(SystemExit) as left:
+        train(io, tmp_path / "a", io.job_callback(), WarnedAt(), every_n_train_steps=STEPS)
+    assert left.value.code == 75
+    assert [save.step for save in io.checkpoints.list()] == [3]
+    leave_job()
+    enter_job(monkeypatch, shared_cluster.url, "warned-lightning", 2, resume_step=3)
+    again = SdrsCheckpointIO()
+    assert again.resume_path() == f"{shared_cluster.url}/warned-lightning"
+    train(again, tmp_path / "b", again.job_callback(), every_n_train_steps=STEPS)
+    assert [save.step for save in again.checkpoints.list()] == [STEPS, 3]
+    leave_job()
 
 
 def test_paths_are_names_of_steps(shared_cluster: LocalCluster, tmp_path: Path) -> None:

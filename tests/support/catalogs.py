@@ -61,7 +61,9 @@ async def empty_on(store: MetaStore | None = None) -> Cluster:
 
 
 async def fill(cluster: Cluster) -> None:
-    """Records of every kind: saves pending, committed, held, set aside, deleted and aborted, a round, pools."""
+    """Records of every kind: saves pending, committed, held, set aside, deleted and aborted, a round, pools,
+    what a scheduler keeps.
+    """
     await cluster.create_pool("fast")
     await cluster.retain(Retention(keep_last=5))
     await cluster.save(10, world_size=3)
@@ -76,6 +78,8 @@ async def fill(cluster: Cluster) -> None:
     aborted = await cluster.begin(60, by=attempt(2))
     await cluster.controller.commits.abort(aborted.save.save_id, aborted.capability, "given up")
     await cluster.join(by=attempt(2), step=20, world_size=2)
+    kept = {"schedule/job/llm-7b-1a2b": b'{"state": "running"}', "schedule/node/node-1": bytes(range(256))}
+    await cluster.controller.schedule_records.change({}, kept, [], request_id="fill")
 
 
 async def contents(store: MetaStore) -> dict[str, bytes]:

@@ -494,8 +494,11 @@ class Harness:
         by: Attempt | None = None,
         step: int | None = None,
         resume: bool = False,
+        up_to_step: int | None = None,
     ) -> tuple[Round, Save]:
-        return await self.controller.rounds.join(JOB, by or attempt(), rank, world_size, step=step, resume=resume)
+        return await self.controller.rounds.join(
+            JOB, by or attempt(), rank, world_size, step=step, resume=resume, up_to_step=up_to_step
+        )
 
     async def report(
         self, number: int, *, rank: int = 0, by: Attempt | None = None, failure: str = "", wait_ms: int = 0

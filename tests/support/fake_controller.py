@@ -164,6 +164,7 @@ class FakeController:
     def set_cordon(self, request: pb.SetCordonRequest) -> pb.SetCordonResponse:
         node = node_to(self._node(request.node_id))
         node.cordoned = request.cordoned
+        node.cordoned_because = request.reason
         return pb.SetCordonResponse(node=node)
 
     def list_events(self, request: pb.ListEventsRequest) -> pb.ListEventsResponse:

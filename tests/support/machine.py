@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sdrs.cli.local_processes import find_processes
+from sdrs.cli.local_processes import find_processes, find_runs
 
 
 class Machine:
-    def __init__(self, home: Path) -> None:
+    """``scheduler``: whether `up` starts one."""
+
+    def __init__(self, home: Path, *, scheduler: bool = False) -> None:
         self.home = home
+        self._scheduler = scheduler
         self.dir = home / "cluster"
         self.environment = os.environ | {
             "HOME": str(home),
@@ -27,6 +30,8 @@ class Machine:
         self.environment.pop("SDRS_URL", None)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
+        if arguments[0] == "up" and not self._scheduler:
+            arguments = (*arguments, "--no-scheduler")
         return subprocess.Popen(
             [sys.executable, "-m", "sdrs.cli.main", *arguments],
             env=self.environment,
@@ -54,11 +59,11 @@ class Machine:
 
 
 @contextmanager
-def own_machine(home: Path) -> Iterator[Machine]:
+def own_machine(home: Path, *, scheduler: bool = False) -> Iterator[Machine]:
     """None of its daemons outlives it."""
-    machine = Machine(home)
+    machine = Machine(home, scheduler=scheduler)
     try:
         yield machine
     finally:
-        for process in find_processes(machine.dir):
+        for process in [*find_processes(machine.dir), *find_runs(machine.dir)]:
             os.kill(process.pid, signal.SIGKILL)

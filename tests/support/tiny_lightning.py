@@ -60,7 +60,7 @@ def train(io: SdrsCheckpointIO, folder: Path, *callbacks: Callback, resume: bool
         max_steps=STEPS,
         accelerator="cpu",
         plugins=[io],
-        callbacks=[SeededSteps(), ModelCheckpoint(every_n_train_steps=2, **options), *callbacks],
+        callbacks=[SeededSteps(), ModelCheckpoint(**{"every_n_train_steps": 2, **options}), *callbacks],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -51,6 +51,10 @@ def test_any_text_names_an_attempt(text: str) -> None:
     [
         ({}, None),
         ({"SDRS_ATTEMPT": "run:3", "SLURM_JOB_ID": "9"}, Attempt("run", 3, "me")),
+        ({"SDRS_JOB_ID": "llm-ab12", "SDRS_ATTEMPT": "3", "SLURM_JOB_ID": "9"}, Attempt("job:llm-ab12", 3, "me")),
+        ({"SDRS_JOB_ID": "llm-ab12", "SDRS_ATTEMPT": "run:3"}, Attempt("run", 3, "me")),
+        ({"SDRS_JOB_ID": "", "SDRS_ATTEMPT": "3"}, Attempt("sdrs", 3, "me")),
+        ({"SDRS_JOB_ID": "llm-ab12", "SLURM_JOB_ID": "9"}, Attempt("slurm:9", 0, "me")),
         ({"SLURM_JOB_ID": "9"}, Attempt("slurm:9", 0, "me")),
         ({"SLURM_JOB_ID": "9", "SLURM_RESTART_COUNT": "2"}, Attempt("slurm:9", 2, "me")),
         ({"TORCHELASTIC_RUN_ID": "r", "TORCHELASTIC_RESTART_COUNT": "4"}, Attempt("torchrun:r", 4, "me")),

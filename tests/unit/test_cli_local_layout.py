@@ -13,8 +13,9 @@ from typing import IO
 
 import pytest
 
-from sdrs.cli.local_cluster import Wish, bring_up, decide_layout, free_port, port_is_free, take_down
+from sdrs.cli.local_cluster import Wish, bring_up, decide_layout, free_port, port_is_free
 from sdrs.cli.local_daemons import controller_daemons, etcd_daemons, node_daemons
+from sdrs.cli.local_down import take_down
 from sdrs.cli.local_layout import (
     DEFAULT_PORT,
     EtcdPorts,

@@ -17,6 +17,7 @@ from sdrs.cli.local_processes import (
     Started,
     find_etcd,
     find_processes,
+    find_runs,
     running_node_addresses,
     stop,
 )
@@ -63,6 +64,25 @@ def test_etcds_are_found_by_folder_as_script_and_as_binary(tmp_path: Path, start
     assert find_processes(tmp_path) == [Process("etcd-1", tmp_path / "etcd-1.yaml", ours.pid)]
     assert stop(find_processes(tmp_path), grace_seconds=30) == []
     assert ours.wait(30) == -15
+
+
+def test_the_scheduler_is_found_by_folder_and_its_runs_apart(tmp_path: Path, start: Start) -> None:
+    ours = start(OBEDIENT, "sdrs_scheduler", "--config", str(tmp_path / "scheduler.toml"))
+    shepherd = "sdrs_scheduler.executors.local.shepherd"
+    folder = tmp_path / "scheduler" / "local" / "runs" / "llm-1a2b.1"
+    run = start(OBEDIENT, shepherd, str(folder))
+    start(OBEDIENT, shepherd, str(tmp_path / "elsewhere" / "scheduler" / "runs" / "llm-1a2b.1"))
+    start(OBEDIENT, shepherd)
+    assert find_processes(tmp_path) == [Process("scheduler", tmp_path / "scheduler.toml", ours.pid)]
+    assert find_runs(tmp_path) == [Process("llm-1a2b.1", folder, run.pid)]
+    assert stop(find_runs(tmp_path), grace_seconds=30, kill=False) == []
+    assert run.wait(30) == -15
+
+
+def test_what_is_not_to_be_killed_is_left(tmp_path: Path, start: Start) -> None:
+    process = start(STUBBORN, *daemon_arguments(tmp_path / "node-1.toml"))
+    assert [one.name for one in stop(find_processes(tmp_path), grace_seconds=0.2, kill=False)] == ["node-1"]
+    assert process.poll() is None
 
 
 def test_addresses_are_those_of_nodes_that_serve_now(tmp_path: Path, start: Start) -> None:

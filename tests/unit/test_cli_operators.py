@@ -207,6 +207,16 @@ def test_a_cordon_is_set_lifted_and_seen(controller: FakeController, sdrs: Any) 
     assert "takes no part in new saves" in sdrs("node", "show", "node-1").stdout
 
 
+def test_a_cordon_tells_its_reason(controller: FakeController, sdrs: Any) -> None:
+    told = as_json(sdrs("node", "cordon", "node-1", "--reason", "new fan", "-o", "json"))
+    assert (told["cordoned"], told["cordoned_because"]) == (True, "new fan")
+    assert controller.asked("set_cordon").reason == "new fan"
+    controller.nodes = [make_node(1, cordoned=True, cordoned_because="new fan"), make_node(2)]
+    assert as_json(sdrs("node", "list", "-o", "json"))[0]["cordoned_because"] == "new fan"
+    assert sdrs("node", "list").stdout.splitlines()[1].endswith("cordoned: new fan")
+    assert "(new fan)" in sdrs("node", "show", "node-1").stdout
+
+
 def test_history_is_newest_first_and_no_longer_than_asked_for(controller: FakeController, sdrs: Any) -> None:
     controller.events = [make_event(number) for number in range(30, 0, -1)]
     told = as_json(sdrs("history", "--limit", "7", "-o", "json"))

@@ -55,6 +55,38 @@ def test_a_receipt_of_a_superseded_attempt_is_refused_by_name_of_who_took_over()
     asyncio.run(run())
 
 
+def test_an_attempt_that_is_opened_before_anybody_speaks_fences_the_older_one() -> None:
+    async def run() -> None:
+        harness = await started()
+        saves = harness.controller.saves
+        assert await saves.open_attempt(JOB, attempt(1)) == 1
+        old = await harness.begin(10, rank=0, world_size=2, by=attempt(1))
+        assert old.save.attempt == 1
+        assert await saves.open_attempt(JOB, attempt(2)) == 2
+        assert await saves.open_attempt(JOB, attempt(2)) == 2  # repeated by whoever lost the answer
+        assert (await harness.find(old)).state is SaveState.ABORTED
+        for refused in (saves.open_attempt(JOB, attempt(1)), harness.begin(20, by=attempt(1))):
+            with pytest.raises(StaleAttemptError, match="run:2"):
+                await refused
+        assert (await harness.save(30, by=attempt(2))).attempt == 2
+
+    asyncio.run(run())
+
+
+def test_of_two_attempts_that_are_opened_at_once_the_later_one_holds() -> None:
+    async def run() -> None:
+        harness = await started()
+        saves = harness.controller.saves
+        await asyncio.gather(
+            *(saves.open_attempt(JOB, attempt(number)) for number in range(1, 6)), return_exceptions=True
+        )
+        assert await saves.open_attempt(JOB, attempt(5)) <= 5
+        with pytest.raises(StaleAttemptError):
+            await saves.open_attempt(JOB, attempt(4))
+
+    asyncio.run(run())
+
+
 def test_no_receipt_is_taken_for_an_older_attempt_whose_save_could_not_be_ended_yet() -> None:
     """The takeover's own transaction is all that counts; ending the old saves comes after, and may fail."""
 

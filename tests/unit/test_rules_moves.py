@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sdrs_core.cluster import Authority
-from sdrs_core.errors import NotFoundError, RefusedError, UnavailableError
+from sdrs_core.errors import InvalidArgumentError, NotFoundError, RefusedError, UnavailableError
 from sdrs_core.ids import GroupId
 from tests.support.control import Harness, node
 from tests.unit.test_rules_failover import FAST, OF_A, A, B, C, D, begin_at_a, events_of, on_four_nodes
@@ -217,9 +217,29 @@ def test_a_cordoned_node_is_replaced_and_a_cordon_that_leaves_too_few_is_refused
 
 def test_the_cordon_of_a_node_survives_its_return_and_a_new_controller() -> None:
     async def test(harness: Harness) -> None:
-        await harness.controller.moves.set_cordon(A, cordoned=True)
+        await harness.controller.moves.set_cordon(A, cordoned=True, because="new fan")
         await harness.start()
-        assert harness.controller.members.node(A).cordoned
+        node = harness.controller.members.node(A)
+        assert (node.cordoned, node.cordoned_because) == (True, "new fan")
+
+    on_four_nodes(test)
+
+
+def test_the_reason_of_a_cordon_is_in_the_history_can_be_changed_and_goes_with_it() -> None:
+    async def test(harness: Harness) -> None:
+        controller = harness.controller
+        await controller.moves.set_cordon(A, cordoned=True, because="new fan")
+        await controller.moves.set_cordon(A, cordoned=True)  # said again, without one: it stays
+        assert controller.members.node(A).cordoned_because == "new fan"
+        await controller.moves.set_cordon(A, cordoned=True, because="new disks")
+        assert controller.members.node(A).cordoned_because == "new disks"
+        events, _ = await controller.events.page(group_id="", node_id=A, after="", limit=10)
+        told = [event.text for event in events if event.kind == "cordoned"]
+        assert [text.partition("operator: ")[2] for text in told] == ["new disks", "new fan"]
+        await controller.moves.set_cordon(A, cordoned=False)
+        assert controller.members.node(A).cordoned_because == ""
+        with pytest.raises(InvalidArgumentError, match="one line"):
+            await controller.moves.set_cordon(A, cordoned=True, because="a\nb")
 
     on_four_nodes(test)
 

@@ -93,6 +93,24 @@ def test_a_damaged_generation_is_passed_over_unless_it_is_asked_for() -> None:
     asyncio.run(run())
 
 
+def test_nothing_later_than_the_limit_is_restored_and_what_fails_there_leads_further_back() -> None:
+    async def run() -> None:
+        harness = await with_steps(10, 20, 30)
+        by = attempt(1)
+        current, save = await harness.join(by=by, resume=True, up_to_step=20)
+        assert save.step == 20
+        await harness.report(current.number, by=by, failure="unreadable")
+        current, save = await harness.join(by=by, resume=True, up_to_step=20)
+        assert save.step == 10
+        assert await harness.report(current.number, by=by) == "done"
+        for later in (20, 30):
+            assert (await harness.controller.catalog.get(JOB, later)).value.state is SaveState.SET_ASIDE
+        with pytest.raises(NotFoundError, match="up to step 5"):
+            await harness.join(by=by, resume=True, up_to_step=5)
+
+    asyncio.run(run())
+
+
 def test_ranks_that_ask_for_different_restores_are_told_so() -> None:
     async def run() -> None:
         harness = await with_steps(10, 20)
@@ -103,6 +121,8 @@ def test_ranks_that_ask_for_different_restores_are_told_so() -> None:
             await harness.join(rank=1, world_size=2, step=10)
         with pytest.raises(InvalidArgumentError):
             await harness.join(rank=1, world_size=2, resume=True)
+        with pytest.raises(InvalidArgumentError):
+            await harness.join(rank=1, world_size=2, up_to_step=10)
 
     asyncio.run(run())
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sdrs.address import listens, parse_url
 from sdrs.cli.amounts import format_bytes, format_time
+from sdrs.cli.job_states import job_states
 from sdrs.cli.records import (
     Record,
     checkpoint_record,
@@ -58,6 +59,8 @@ class Health:
     events: list[Event] = field(default_factory=list)
     draining: list[NodeStatus] = field(default_factory=list)
     scrub: ScrubState | None = None
+    # How many jobs a scheduler has in each state.
+    job_states: dict[str, int] = field(default_factory=dict)
 
     @property
     def troubled_groups(self) -> list[Group]:
@@ -92,6 +95,7 @@ def collect(cluster: Cluster, url: str) -> Health:
         events=cluster.history(limit=EVENTS_SHOWN),
         draining=[cluster.node_status(node.id) for node in nodes if node.draining],
         scrub=cluster.scrub_status(),
+        job_states=job_states(cluster),
     )
 
 
@@ -170,6 +174,7 @@ def health_record(health: Health) -> Record:
         "nodes": [node_record(node) for node in health.nodes],
         "pools": [pool_record(pool) for pool in health.pools],
         "jobs": [_job_record(job) for job in health.jobs],
+        "job_states": health.job_states,
         "pending_save_count": health.info.pending_save_count,
         "trash_count": health.info.trash_count,
         "groups": [group_record(group) for group in health.troubled_groups],

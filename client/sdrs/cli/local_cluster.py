@@ -1,4 +1,4 @@
-"""A cluster on this machine: brought up, and taken down again."""
+"""A cluster on this machine, brought up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sdrs.cli import local_processes
 from sdrs.cli.catalog_file import refuse_snapshot
-from sdrs.cli.local_daemons import controller_daemons, etcd_daemons, node_daemons, purge_daemons, purge_etcd_parts
+from sdrs.cli.local_daemons import (
+    SCHEDULER,
+    controller_daemons,
+    etcd_daemons,
+    node_daemons,
+    purge_etcd_parts,
+    scheduler_daemon,
+)
 from sdrs.cli.local_layout import (
     DEFAULT_NODE_COUNT,
     DEFAULT_PORT,
@@ -20,9 +27,7 @@ from sdrs.cli.local_layout import (
     EtcdPorts,
     Layout,
     folder_lock,
-    is_ours,
     read_layout,
-    remove_marker,
     write_layout,
 )
 from sdrs.cli.local_processes import Process, find_processes
@@ -34,8 +39,9 @@ from sdrs.cli.local_start import (
     pending_controllers,
     pending_etcds,
     pending_nodes,
+    start_scheduler,
 )
-from sdrs.cli.pointer import Pointer, remove_pointer, write_pointer
+from sdrs.cli.pointer import Pointer, write_pointer
 from sdrs_core.cluster import DEFAULT_POOL, Pool
 from sdrs_core.codes import Code
 from sdrs_core.errors import AlreadyExistsError, RefusedError, SdrsError
@@ -46,7 +52,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DRAIN_SECONDS = 15.0
 # Of the pool `default`, where there is a node for each fragment.
 DEFAULT_CODE = Code(4, 2)
 # Below those that the system gives to outgoing connections: etcd cannot move to another port after a restart.
@@ -63,6 +68,7 @@ class Wish:
     etcd: bool = False
     # A catalog to begin with, as `sdrs meta export` wrote it.
     import_file: Path | None = None
+    scheduler: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +82,8 @@ class UpOutcome:
     pool: Pool | None = None
     # What an operator has to do before the cluster works; empty: it does.
     halted: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DownOutcome:
-    dir: Path
-    stopped: tuple[str, ...]
-    killed: tuple[str, ...]
-    purged: bool = False
-    left: tuple[Path, ...] = ()
+    # Why there is no scheduler, though one was asked for; empty: it runs, or nobody did.
+    no_scheduler: str = ""
 
 
 def bring_up(directory: Path, wish: Wish, tell: Tell) -> UpOutcome:
@@ -110,6 +109,8 @@ def bring_up(directory: Path, wish: Wish, tell: Tell) -> UpOutcome:
         else:
             write_layout(directory, layout)
         outcome = _launch(directory, layout, wish, running, tell)
+        if wish.scheduler and not outcome.halted and not any(process.name == SCHEDULER for process in running):
+            outcome = _with_scheduler(outcome, layout, tell)
         write_pointer(Pointer(layout.url, directory))
     return outcome
 
@@ -140,6 +141,17 @@ def _launch(directory: Path, layout: Layout, wish: Wish, running: Iterable[Proce
             pool = launch.ask(layout.url, lambda cluster: _default_pool(cluster, len(nodes)))
         store = "sqlite" if layout.etcd is None else "etcd"
         return UpOutcome(layout.url, directory, launch.started, len(nodes), store, pool, halted)
+
+
+def _with_scheduler(outcome: UpOutcome, layout: Layout, tell: Tell) -> UpOutcome:
+    """Last, and apart from the others: without it checkpoints are as safe."""
+    missing = local_processes.missing_scheduler_modules()
+    if missing:
+        return replace(outcome, no_scheduler=f"it needs {', '.join(missing)}: pip install 'sdrs[server]'")
+    failure = start_scheduler(scheduler_daemon(outcome.dir, layout), tell)
+    if failure:
+        return replace(outcome, no_scheduler=failure)
+    return replace(outcome, started=(*outcome.started, SCHEDULER))
 
 
 def _asked(url: str, question: Callable[[Cluster], T]) -> T:
@@ -235,38 +247,3 @@ def _port_taken(port: int, *, is_controllers: bool) -> SdrsError:
     return AlreadyExistsError(
         f"port {port} on {HOST} is taken by another program, or by a cluster in another folder: {advice}", port=port
     )
-
-
-def take_down(directory: Path, *, delete_data: bool) -> DownOutcome:
-    """Stop what runs: nodes first, so that what they finish can still be recorded by the controller; etcd last."""
-    if delete_data:
-        read_layout(directory)  # refuses a folder that is not ours before anything in it is touched
-    if not is_ours(directory) and not find_processes(directory):
-        return DownOutcome(directory, (), ())
-    directory.mkdir(parents=True, exist_ok=True)  # removed under running daemons: they are to be stopped all the same
-    with folder_lock(directory, START_SECONDS):
-        running = find_processes(directory)
-        killed = []
-        for processes in _in_order_of_leaving(running):
-            killed += local_processes.stop(processes, DRAIN_SECONDS)
-        remove_pointer(directory)
-        layout = read_layout(directory) if delete_data else None
-        if layout is not None:
-            purge_daemons(directory, layout)
-        left = remove_marker(directory) if layout is not None else []
-    return DownOutcome(
-        directory,
-        stopped=tuple(process.name for process in running),
-        killed=tuple(process.name for process in killed),
-        purged=layout is not None,
-        left=tuple(left),
-    )
-
-
-def _in_order_of_leaving(running: list[Process]) -> list[list[Process]]:
-    """Each before those that it leans on."""
-    nodes, controllers, etcds = (
-        [one for one in running if one.name.startswith(kind)] for kind in ("node", "controller", "etcd")
-    )
-    # One etcd after the other: a leader hands over first, and waits long for members that leave at the same time.
-    return [nodes, controllers, *([one] for one in etcds)]

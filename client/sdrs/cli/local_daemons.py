@@ -11,12 +11,14 @@ from pathlib import Path
 from sdrs.cli.local_layout import ETCD_COUNT, HOST, EtcdPorts, Layout
 from sdrs.cli.pointer import replace_file
 
+SCHEDULER = "scheduler"
 Sections = dict[str, dict[str, object]]  # of a TOML file; "" is what comes before the first
 
 
 class Program(StrEnum):
     STORAGED = "storaged"
     ETCD = "etcd"
+    SCHEDULER = "scheduler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Daemon:
 
     @property
     def config(self) -> Path:
-        return self.dir / f"{self.name}.{'toml' if self.program is Program.STORAGED else 'yaml'}"
+        return self.dir / f"{self.name}.{'yaml' if self.program is Program.ETCD else 'toml'}"
 
     @property
     def data_dir(self) -> Path:
@@ -41,7 +43,7 @@ class Daemon:
         return self.dir / "logs" / f"{self.name}.log"
 
     def write_config(self) -> None:
-        # etcd asks that its folder be nobody else's.
+        # etcd asks that its folder be nobody else's; in the scheduler's are the environments of jobs.
         self.data_dir.mkdir(exist_ok=True, mode=0o777 if self.program is Program.STORAGED else 0o700)
         replace_file(self.config, self.settings)
 
@@ -97,13 +99,23 @@ def _node(directory: Path, name: str, controllers: list[str], disk_count: int, d
 
 
 def _daemon(directory: Path, name: str, sections: Sections) -> Daemon:
+    return Daemon(name, directory, _toml(directory, name, sections))
+
+
+def _toml(directory: Path, name: str, sections: Sections) -> str:
     sections[""] |= {"data_dir": str(directory / name), "log_format": "console"}
     lines = ["# Written by `sdrs up`, and again each time it runs."]
     for section, values in sections.items():
         lines += ["", f"[{section}]"] if section else []
         # TOML's strings, numbers and arrays are JSON's.
         lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-    return Daemon(name, directory, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
+
+
+def scheduler_daemon(directory: Path, layout: Layout) -> Daemon:
+    """It is a client of the cluster like any other; its jobs run on the nodes of this machine."""
+    sections: Sections = {"": {"url": layout.url}, "local": {}}
+    return Daemon(SCHEDULER, directory, _toml(directory, SCHEDULER, sections), Program.SCHEDULER)
 
 
 def etcd_daemons(directory: Path, layout: Layout) -> list[Daemon]:
@@ -140,7 +152,8 @@ def purge_daemons(directory: Path, layout: Layout) -> None:
     """Delete their data, configurations and logs; also of the store that the cluster was moved from, or half to."""
     purge_etcd_parts(directory)
     every = replace(layout, etcd=None, removed=())
-    _purge([*node_daemons(directory, every), *controller_daemons(directory, every)])
+    scheduler = scheduler_daemon(directory, every)
+    _purge([scheduler, *node_daemons(directory, every), *controller_daemons(directory, every)])
     shutil.rmtree(directory / "logs", ignore_errors=True)
 
 

@@ -7,6 +7,7 @@
     DIR/node-1.toml
     DIR/controller/         one data folder per daemon, with its run.json while it runs
     DIR/node-1/disk-1/      the disks of a node
+    DIR/scheduler.toml      the scheduler's, and DIR/scheduler/ with the runs and logs of its jobs
     DIR/logs/node-1.log
 
 With `sdrs up --etcd` there are controller-1, controller-2 and etcd-1 to etcd-3 (configured by etcd-1.yaml) instead of

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sdrs.address import parse_url
 from sdrs.cli import local_processes
-from sdrs.cli.local_cluster import DRAIN_SECONDS
 from sdrs.cli.local_daemons import node_daemons, node_name
+from sdrs.cli.local_down import DRAIN_SECONDS
 from sdrs.cli.local_layout import Layout, default_dir, folder_lock, read_layout, write_layout
 from sdrs.cli.local_processes import find_processes
 from sdrs.cli.local_start import START_SECONDS, Launch, Tell, pending_nodes

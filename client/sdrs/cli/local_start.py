@@ -26,6 +26,9 @@ _ABANDON_SECONDS = 3.0
 _POLL_SECONDS = 0.05
 _PROBE_SECONDS = 1.0
 _TAIL_LINES = 15
+# Until it has begun, or failed to: it is not needed to go on.
+_SCHEDULER_SECONDS = 10.0
+_RUN_FILE = "run.json"
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
@@ -104,6 +107,22 @@ def _not_ready(message: str, one: Started) -> SdrsError:
     return SdrsError(
         f"{message}\nThe last lines of its log, {one.daemon.log}:\n{one.log_tail(_TAIL_LINES)}", daemon=one.daemon.name
     )
+
+
+def start_scheduler(scheduler: Daemon, tell: Tell) -> str:
+    """What went wrong; empty: it works, or is about to. The cluster does not depend on it, so it is never undone."""
+    tell("starting the scheduler")
+    (scheduler.data_dir / _RUN_FILE).unlink(missing_ok=True)
+    one = local_processes.start(scheduler)
+    deadline = time.monotonic() + _SCHEDULER_SECONDS
+    while time.monotonic() < deadline:
+        code = one.child.poll()
+        if code is not None:
+            return _not_ready(f"the scheduler ended while it was starting (exit code {code}).", one).message
+        if (scheduler.data_dir / _RUN_FILE).exists():
+            break
+        time.sleep(_POLL_SECONDS)
+    return ""
 
 
 def pending_etcds(etcds: Sequence[Daemon], layout: Layout) -> list[str]:

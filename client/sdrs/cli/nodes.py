@@ -63,7 +63,7 @@ def show_node(settings: Settings, node_id: str) -> None:
         {
             "node": found.id,
             "state": found.state.value,
-            "cordoned": "yes: it takes no part in new saves" if found.cordoned else "no",
+            "cordoned": _cordon_words(found),
             "draining": "yes: what it holds moves to other nodes" if found.draining else "no",
             "holds": f"{status.held_count} fragments, {format_bytes(status.held_bytes)}",
             "staging": staging_words([found]),
@@ -84,17 +84,22 @@ def show_node(settings: Settings, node_id: str) -> None:
     emit_listing(settings, group_listing(groups))
 
 
-@node.command("cordon", examples="sdrs node cordon node-1       before its machine is worked on")
+@node.command(
+    "cordon",
+    examples="sdrs node cordon node-1       before its machine is worked on\n"
+    'sdrs node cordon node-1 --reason "fan replaced on Friday"',
+)
 @click.argument("node_id", metavar="NODE", shell_complete=complete_node)
+@click.option("--reason", default="", metavar="TEXT", help="Told with the node until it is uncordoned.")
 @pass_settings
-def cordon(settings: Settings, node_id: str) -> None:
-    """Keep a node out of new saves.
+def cordon(settings: Settings, node_id: str, reason: str) -> None:
+    """Keep a node out of new saves and new jobs.
 
     Groups move off it by themselves; what it holds stays, and is read from it as before. Refused (exit 4) if a pool
     would be left with too few nodes.
     """
     with open_cluster(settings) as cluster:
-        _emit_changed(settings, cluster.cordon(node_id), "is cordoned: it takes no part in new saves")
+        _emit_changed(settings, cluster.cordon(node_id, reason), "is cordoned: it takes no part in new saves")
 
 
 @node.command("uncordon", examples="sdrs node uncordon node-1")
@@ -128,7 +133,7 @@ def node_listing(nodes: list[Node]) -> Listing:
         Column("USED", is_number=True),
         Column("CAPACITY", is_number=True),
         Column("FILL", is_number=True),
-        Column("NOTES"),
+        Column("NOTES", folds=True),
     ]
     rows = []
     for node in nodes:
@@ -144,7 +149,7 @@ def node_listing(nodes: list[Node]) -> Listing:
                 format_bytes(used),
                 format_bytes(capacity),
                 fill(used, capacity),
-                ", ".join(word for word, holds in _notes(node) if holds),
+                ", ".join(_notes(node)),
             )
         )
     return Listing(columns, rows, "no node has joined yet")
@@ -166,8 +171,16 @@ def staging_words(nodes: Sequence[Node]) -> str:
     return f"{words}, {count} {'save' if count == 1 else 'saves'} under way, the oldest for {oldest}"
 
 
-def _notes(node: Node) -> tuple[tuple[str, bool], ...]:
-    return ("cordoned", node.cordoned), ("draining", node.draining), ("flapping", node.flapping)
+def _cordon_words(node: Node) -> str:
+    if not node.cordoned:
+        return "no"
+    return f"yes: it takes no part in new saves{f' ({node.cordoned_because})' if node.cordoned_because else ''}"
+
+
+def _notes(node: Node) -> list[str]:
+    cordoned = f"cordoned: {node.cordoned_because}" if node.cordoned_because else "cordoned"
+    words = (cordoned, node.cordoned), ("draining", node.draining), ("flapping", node.flapping)
+    return [word for word, holds in words if holds]
 
 
 def fill(used_bytes: int, capacity_bytes: int) -> str:

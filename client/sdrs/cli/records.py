@@ -31,6 +31,7 @@ def node_record(node: Node) -> Record:
         "version": node.version,
         "last_seen": format_time(node.last_seen_unix_ms),
         "cordoned": node.cordoned,
+        "cordoned_because": node.cordoned_because,
         "flapping": node.flapping,
         "draining": node.draining,
         "disks": [disk_record(disk) for disk in node.disks],

@@ -11,6 +11,7 @@ import click
 from sdrs.cli import failures
 from sdrs.cli.automatic import pause, resume
 from sdrs.cli.backups import backup
+from sdrs.cli.brought_verbs import brought_names, brought_verb
 from sdrs.cli.checkpoints import ckpt
 from sdrs.cli.completion import completion
 from sdrs.cli.disks import disk
@@ -29,6 +30,15 @@ from sdrs.cli.up import down, up
 
 
 class Root(VerbGroup):
+    """Our own verbs first, then those that other packages bring."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name) or brought_verb(cmd_name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        own = super().list_commands(ctx)
+        return [*own, *(name for name in brought_names() if name not in self.commands)]
+
     def main(
         self,
         args: Sequence[str] | None = None,

@@ -13,6 +13,7 @@ from sdrs.cli.connection import find_url, open_cluster
 from sdrs.cli.events import event_listing
 from sdrs.cli.groups import group_listing
 from sdrs.cli.health import Health, JobHealth, State, collect, health_record, is_degraded, state_of, warnings
+from sdrs.cli.job_states import job_words
 from sdrs.cli.nodes import node_listing, staging_words
 from sdrs.cli.output import (
     Column,
@@ -106,6 +107,8 @@ def _facts(health: Health) -> dict[str, str]:
     # Not the disks' figures: nodes on one machine may share a file system, which would be counted more than once.
     stored_bytes = sum(info.used_bytes for info in health.pools)
     count = sum(info.checkpoint_count for info in health.pools)
+    # Only where somebody schedules: many clusters only keep checkpoints.
+    jobs = {"jobs": job_words(health.job_states)} if health.job_states else {}
     return {
         "cluster": health.info.id,
         "state": _state_words(health),
@@ -119,6 +122,7 @@ def _facts(health: Health) -> dict[str, str]:
         "repair": _repair_words(health.info),
         "unavailable": _unavailable_words(health.info.unavailable_count),
         "scrub": _scrub_words(health),
+        **jobs,
     }
 
 

@@ -77,11 +77,13 @@ class Restorer:
         self._passed_over: list[str] = []
         self._restore_id = random_id()
 
-    def restore(self, read: Read, step: int | None, *, resume: bool) -> Restored:
+    def restore(self, read: Read, step: int | None, *, resume: bool, up_to_step: int | None = None) -> Restored:
+        """``up_to_step``: without a step, and when it resumes, nothing later than this one."""
         if step is not None:
             check_step(step)
         if resume or self._world_size > 1:
-            restored = self._restore_together(read, step, resume=resume)
+            limit = up_to_step if resume and step is None else None
+            restored = self._restore_together(read, step, resume=resume, up_to_step=limit)
         elif step is not None:
             restored = self._restore_step(read, self._get(step))
         else:
@@ -162,7 +164,7 @@ class Restorer:
 
     # Together: a round pins one generation for all ranks, and no rank returns before all have verified it.
 
-    def _restore_together(self, read: Read, step: int | None, *, resume: bool) -> Restored:
+    def _restore_together(self, read: Read, step: int | None, *, resume: bool, up_to_step: int | None) -> Restored:
         attempt = attempt_to(resolve_attempt(self._attempt, self._job, self._world_size))
         while True:
             join = messages.JoinRoundRequest(
@@ -173,6 +175,7 @@ class Restorer:
                 world_size=self._world_size,
                 step=step,
                 resume=resume,
+                up_to_step=up_to_step,
             )
             joined = self._control.call("join_round", join)
             save = save_from(joined.checkpoint)

@@ -32,10 +32,20 @@ class Control:
         # The address that answered last; racing threads may both move it, which costs one more try.
         self._current = 0
 
-    def call(self, method: str, request: Message, *, wait_ms: int = 0, patience_seconds: float | None = None) -> Any:
+    def call(
+        self,
+        method: str,
+        request: Message,
+        *,
+        wait_ms: int = 0,
+        patience_seconds: float | None = None,
+        is_held_up_by_forks: bool = False,
+    ) -> Any:
         """Ask until a controller answers, or until they were all out of reach for ``patience_seconds``.
 
         ``wait_ms`` is how long the controller may hold its answer back; it does not count as being out of reach.
+        Such a call is stopped when the process forks, and made again; so is one that ``is_held_up_by_forks``, instead
+        of having a fork wait for it.
         """
         patience_seconds = self._patience_seconds if patience_seconds is None else patience_seconds
         out_of_reach_since: float | None = None
@@ -43,7 +53,7 @@ class Control:
         while True:
             started = time.monotonic()
             try:
-                return self._ask_each(method, request, wait_ms)
+                return self._ask_each(method, request, wait_ms, wait_ms > 0 or is_held_up_by_forks)
             except InterruptedByForkError:
                 continue
             except _ASK_THE_NEXT:
@@ -53,7 +63,7 @@ class Control:
                     raise
                 time.sleep(pause_seconds)
 
-    def _ask_each(self, method: str, request: Message, wait_ms: int) -> Any:
+    def _ask_each(self, method: str, request: Message, wait_ms: int, long_poll: bool) -> Any:
         """Ask each controller once, beginning with the one that answered last."""
         failures: list[SdrsError] = []
         call_seconds = CALL_SECONDS if len(self._addresses) == 1 else ADDRESS_SECONDS
@@ -66,7 +76,7 @@ class Control:
                     request,
                     timeout_seconds=call_seconds + wait_ms / 1000,
                     peer=f"the controller at {address}",
-                    long_poll=wait_ms > 0,
+                    long_poll=long_poll,
                 )
             except _ASK_THE_NEXT as error:
                 failures.append(error)

@@ -74,7 +74,8 @@ class Group(_message.Message):
     def __init__(self, id: _Optional[str] = ..., pool: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., primary: _Optional[str] = ..., home: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ["cordoned", "disks", "domain", "draining", "endpoints", "flapping", "id", "last_seen_unix_ms", "pid", "staging", "state", "version"]
+    __slots__ = ["cordoned", "cordoned_because", "disks", "domain", "draining", "endpoints", "flapping", "id", "last_seen_unix_ms", "pid", "staging", "state", "version"]
+    CORDONED_BECAUSE_FIELD_NUMBER: _ClassVar[int]
     CORDONED_FIELD_NUMBER: _ClassVar[int]
     DISKS_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +89,7 @@ class Node(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     cordoned: bool
+    cordoned_because: str
     disks: _containers.RepeatedCompositeFieldContainer[Disk]
     domain: str
     draining: bool
@@ -99,7 +101,7 @@ class Node(_message.Message):
     staging: Staging
     state: NodeState
     version: str
-    def __init__(self, id: _Optional[str] = ..., endpoints: _Optional[_Union[Endpoints, _Mapping]] = ..., domain: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., disks: _Optional[_Iterable[_Union[Disk, _Mapping]]] = ..., last_seen_unix_ms: _Optional[int] = ..., cordoned: bool = ..., flapping: bool = ..., draining: bool = ..., staging: _Optional[_Union[Staging, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., endpoints: _Optional[_Union[Endpoints, _Mapping]] = ..., domain: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., disks: _Optional[_Iterable[_Union[Disk, _Mapping]]] = ..., last_seen_unix_ms: _Optional[int] = ..., cordoned: bool = ..., flapping: bool = ..., draining: bool = ..., staging: _Optional[_Union[Staging, _Mapping]] = ..., cordoned_because: _Optional[str] = ...) -> None: ...
 
 class Pool(_message.Message):
     __slots__ = ["allow_degraded", "checkpoint_count", "data_fragments", "layout", "level", "mirror_pool", "mirror_ratio", "mirrored_bytes", "mirrored_count", "mirrors", "name", "node_ids", "parity_fragments", "quota_bytes", "read_policy", "retention", "used_bytes"]

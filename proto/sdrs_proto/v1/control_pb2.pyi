@@ -1,6 +1,7 @@
 from sdrs_proto.v1 import backup_pb2 as _backup_pb2
 from sdrs_proto.v1 import checkpoint_pb2 as _checkpoint_pb2
 from sdrs_proto.v1 import cluster_pb2 as _cluster_pb2
+from sdrs_proto.v1 import schedule_pb2 as _schedule_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -432,13 +433,14 @@ class JobSummary(_message.Message):
     def __init__(self, job: _Optional[str] = ..., attempt: _Optional[int] = ..., attempt_owner: _Optional[str] = ...) -> None: ...
 
 class JoinRoundRequest(_message.Message):
-    __slots__ = ["attempt", "job", "rank", "request_id", "resume", "step", "world_size"]
+    __slots__ = ["attempt", "job", "rank", "request_id", "resume", "step", "up_to_step", "world_size"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    UP_TO_STEP_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     attempt: _checkpoint_pb2.Attempt
     job: str
@@ -446,8 +448,9 @@ class JoinRoundRequest(_message.Message):
     request_id: str
     resume: bool
     step: int
+    up_to_step: int
     world_size: int
-    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., resume: bool = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[_Union[_checkpoint_pb2.Attempt, _Mapping]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., resume: bool = ..., up_to_step: _Optional[int] = ...) -> None: ...
 
 class JoinRoundResponse(_message.Message):
     __slots__ = ["checkpoint", "round"]
@@ -874,14 +877,16 @@ class SetAutomaticResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class SetCordonRequest(_message.Message):
-    __slots__ = ["cordoned", "node_id", "request_id"]
+    __slots__ = ["cordoned", "node_id", "reason", "request_id"]
     CORDONED_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     cordoned: bool
     node_id: str
+    reason: str
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ..., node_id: _Optional[str] = ..., cordoned: bool = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., node_id: _Optional[str] = ..., cordoned: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class SetCordonResponse(_message.Message):
     __slots__ = ["node"]

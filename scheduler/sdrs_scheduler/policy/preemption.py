@@ -18,10 +18,39 @@ from sdrs_scheduler.policy.view import Ask, Running, View
 @dataclass(frozen=True, slots=True, eq=False)
 class Victim:
     job: Running
+    queue: str
+    gpus: int
     # Node by node, what would come free.
     units: dict[int, int]
     cost: float
     importance: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Rights:
+    """Whom one job may preempt."""
+
+    queue: str
+    # Who is at most as important as this.
+    below: float
+    # Whether its queue is owed something, and wants it back.
+    reclaims: bool
+    # Queue by queue, what it has borrowed.
+    lent: dict[str, int]
+
+    def allow(self, victim: Victim, given_gpus: int = 0) -> bool:
+        """``given_gpus``: what the victim's queue gives back already.
+
+        Another queue gives back only what it has borrowed: what is its own it would take back. It would so, too, if a
+        job that only is more important took more than was borrowed. A queue that is owed something may do that: nobody
+        can take it back from there.
+        """
+        if victim.queue == self.queue:
+            return victim.importance <= self.below
+        borrowed = self.lent[victim.queue] - given_gpus
+        if self.reclaims:
+            return borrowed > 0
+        return victim.importance <= self.below and borrowed >= max(1, victim.gpus)
 
 
 class Preemption:
@@ -59,16 +88,16 @@ class Preemption:
             for i in self._capacity.suitable(shape)
         }
         missing_gpus = self._quotas.missing_below_limit(ask) - self._quotas.leaving_of(ask.queue)
-        choice = _Choice(missing, shape.nodes, missing_gpus, ask.queue)
+        choice = _Choice(missing, shape.nodes, missing_gpus, self._rights(ask))
         if choice.fits():
             return []
-        allowed = self._allowed(ask)
+        allowed = [v for v in self._victims if v.job.ask.id not in self._gone and choice.rights.allow(v)]
         if missing_gpus > 0:
             # The queue's own limit: only its own jobs can make room below it.
             for victim in allowed:
-                if choice.missing_gpus() > 0 and victim.job.ask.queue == ask.queue:
+                if choice.missing_gpus() > 0 and victim.queue == ask.queue:
                     choice.add(victim)
-        self._free_nodes(ask, allowed, choice)
+        _free_nodes(allowed, choice)
         if not choice.fits():
             self._helpless[shape, ask.queue] = (self._order.importance(ask, self._now), length_seconds(ask))
             return None
@@ -91,65 +120,14 @@ class Preemption:
             why += f"; this job uses its GPUs to {victim.utilization:.0%} only"
         return f"{why}; {gpus_of(own) * victim.unsaved_seconds:.0f} GPU-seconds are not saved yet"
 
-    def _allowed(self, ask: Ask) -> list[Victim]:
-        """Those whom ``ask`` may preempt, the cheapest first."""
-        may_reclaim = self._may_reclaim(ask)
+    def _rights(self, ask: Ask) -> _Rights:
         below = self._order.importance(ask, self._now) - self._settings.preemption_margin
-        allowed = []
-        for victim in self._victims:
-            is_other = victim.job.ask.queue != ask.queue
-            may = (self._settings.preemption and victim.importance <= below) or (may_reclaim and is_other)
-            if may and victim.job.ask.id not in self._gone and (not is_other or self._gives_back(ask, victim, 0)):
-                allowed.append(victim)
-        return allowed
-
-    def _gives_back(self, ask: Ask, victim: Victim, given_gpus: int) -> bool:
-        """Whether another queue has borrowed what the victim holds, beyond what it gives back already.
-
-        What is its own it would take back. So would it, if a job that only is more important took more from it than it
-        has borrowed; a queue that is owed something may do that: nobody can take it back from there.
-        """
-        borrowed = self._quotas.lent_to(victim.job.ask.queue) - given_gpus
-        return borrowed >= (1 if self._may_reclaim(ask) else max(1, gpus_of(victim.job.ask)))
-
-    def _free_nodes(self, ask: Ask, allowed: Sequence[Victim], choice: _Choice) -> None:
-        """Nodes by what it costs to clear them; each is looked at again when its turn comes, for what was chosen for
-        one node may have cleared another, and what a queue has borrowed is given back only once."""
-        by_node: dict[int, list[Victim]] = {}
-        for victim in allowed:
-            for i in victim.units:
-                by_node.setdefault(i, []).append(victim)
-        costs = []
-        for i, missing in choice.missing.items():
-            cleared = self._clear(i, ask, by_node.get(i, ()), choice) if missing > 0 else []
-            if cleared is not None:
-                costs.append((sum(victim.cost for victim in cleared), len(cleared), i))
-        costs.sort()
-        for _, _, i in costs:
-            if choice.nodes_fit():
-                return
-            for victim in self._clear(i, ask, by_node.get(i, ()), choice) or ():
-                choice.add(victim)
-
-    def _clear(self, i: int, ask: Ask, there: Sequence[Victim], choice: _Choice) -> list[Victim] | None:
-        """The cheapest who make room on node ``i``, beyond those chosen already; None: there are not enough."""
-        missing = choice.missing_on(i)
-        cleared: list[Victim] = []
-        given_back: dict[str, int] = {}
-        for victim in there:
-            if missing <= 0:
-                break
-            if choice.has(victim):
-                continue
-            queue = victim.job.ask.queue
-            if queue != ask.queue:
-                given = given_back.get(queue, 0)
-                if not self._gives_back(ask, victim, choice.gpus_from(queue) + given):
-                    continue
-                given_back[queue] = given + gpus_of(victim.job.ask)
-            cleared.append(victim)
-            missing -= victim.units[i]
-        return cleared if missing <= 0 else None
+        return _Rights(
+            ask.queue,
+            below if self._settings.preemption else float("-inf"),
+            self._may_reclaim(ask),
+            {queue: self._quotas.lent_to(queue) for queue in {victim.queue for victim in self._victims}},
+        )
 
     def _may_reclaim(self, ask: Ask) -> bool:
         return self._settings.reclaim and self._quotas.queue(ask.queue).reclaims and self._quotas.is_within(ask)
@@ -184,7 +162,7 @@ class Preemption:
             importance = self._order.importance(job.ask, self._now)
             if self._order.is_fair:
                 importance -= idle_points(job, settings)
-            victims.append(Victim(job, units, self._order.cost(job), importance))
+            victims.append(Victim(job, job.ask.queue, gpus_of(job.ask), units, self._order.cost(job), importance))
         # Among equals the least important, then who began last.
         victims.sort(key=lambda v: (v.cost, v.importance, -v.job.started_unix, v.job.ask.id))
         return victims
@@ -193,12 +171,12 @@ class Preemption:
 class _Choice:
     """Victims for one job, and what is missing yet with them gone."""
 
-    def __init__(self, missing: dict[int, int], nodes: int, missing_gpus: int, queue: str) -> None:
+    def __init__(self, missing: dict[int, int], nodes: int, missing_gpus: int, rights: _Rights) -> None:
         self.missing = missing
+        self.rights = rights
         self.victims: list[Victim] = []
         self._nodes = nodes
         self._missing_gpus = missing_gpus
-        self._queue = queue
 
     def has(self, victim: Victim) -> bool:
         return victim in self.victims
@@ -210,10 +188,10 @@ class _Choice:
         return self.missing[i] - sum(victim.units.get(i, 0) for victim in self.victims)
 
     def gpus_from(self, queue: str) -> int:
-        return sum(gpus_of(victim.job.ask) for victim in self.victims if victim.job.ask.queue == queue)
+        return sum(victim.gpus for victim in self.victims if victim.queue == queue)
 
     def missing_gpus(self) -> int:
-        return self._missing_gpus - self.gpus_from(self._queue)
+        return self._missing_gpus - self.gpus_from(self.rights.queue)
 
     def nodes_fit(self) -> bool:
         freed: dict[int, int] = defaultdict(int)
@@ -232,3 +210,37 @@ class _Choice:
             self.victims.pop(at)
             if not self.fits():
                 self.victims.insert(at, victim)
+
+
+def _free_nodes(allowed: Sequence[Victim], choice: _Choice) -> None:
+    """Nodes by what it costs to clear them; each is looked at again when its turn comes, for what was chosen for one
+    node may have cleared another, and what a queue has borrowed is given back only once."""
+    by_node: dict[int, list[Victim]] = {}
+    for victim in allowed:
+        for i in victim.units:
+            by_node.setdefault(i, []).append(victim)
+    costs = []
+    for i, missing in choice.missing.items():
+        cleared = _clear(i, by_node.get(i, ()), choice) if missing > 0 else []
+        if cleared is not None:
+            costs.append((sum(victim.cost for victim in cleared), len(cleared), i))
+    costs.sort()
+    for _, _, i in costs:
+        if choice.nodes_fit():
+            return
+        for victim in _clear(i, by_node.get(i, ()), choice) or ():
+            choice.add(victim)
+
+
+def _clear(i: int, there: Sequence[Victim], choice: _Choice) -> list[Victim] | None:
+    """The cheapest who make room on node ``i``, beyond those chosen already; None: there are not enough."""
+    missing = choice.missing_on(i)
+    cleared: list[Victim] = []
+    for victim in there:
+        if missing <= 0:
+            break
+        given_gpus = choice.gpus_from(victim.queue) + sum(v.gpus for v in cleared if v.queue == victim.queue)
+        if not choice.has(victim) and choice.rights.allow(victim, given_gpus):
+            cleared.append(victim)
+            missing -= victim.units[i]
+    return cleared if missing <= 0 else None

@@ -28,6 +28,7 @@ from sdrs_storaged.control.meta.store import MetaStore, Term
 from sdrs_storaged.control.moves import Moves
 from sdrs_storaged.control.node_questions import NodeQuestions
 from sdrs_storaged.control.nodes import Nodes
+from sdrs_storaged.control.notes import Notes
 from sdrs_storaged.control.pools import Pools
 from sdrs_storaged.control.receipts import Receipts
 from sdrs_storaged.control.records import Records
@@ -35,6 +36,7 @@ from sdrs_storaged.control.referrals import Referrals
 from sdrs_storaged.control.replacement import undo_interrupted
 from sdrs_storaged.control.rounds import Rounds
 from sdrs_storaged.control.saves import Saves
+from sdrs_storaged.control.schedule_records import ScheduleRecords
 from sdrs_storaged.control.stale_reads import StaleReads
 from sdrs_storaged.control.tables import ClusterRecord, Tables, found_cluster
 from sdrs_storaged.control.tally import Tally
@@ -149,6 +151,8 @@ class Controller:
             interval_seconds=config.collect_interval_seconds,
         )
         self.rounds.has_backup = self.recovery.recalls.has_backup
+        self.schedule_records = ScheduleRecords(records)
+        self.notes = Notes(clock)
         self.node_questions = NodeQuestions(self.members, look)
         self.disks = Disks(
             tables,

@@ -26,6 +26,7 @@
     backup/copy/TARGET/SAVE             one backed-up checkpoint
     backup/uses/TARGET/SAVE/RANK        the content that a rank's shard in it is made of
     backup/import/TARGET/SAVE           the shards of an import are being written; gone once it can be seen
+    schedule/...                        what a scheduler keeps here; its own business (schedule_records.py)
     seal                                the catalog was exported and goes on elsewhere (P18): nothing changes any more
     replacing                           a catalog is being put in the place of an empty one; gone once it is whole
     bookmark                            written by an export to know when it has caught up with changes
@@ -59,6 +60,7 @@ SCRUB = "scrub"
 BACKUP_TARGETS = "backup/target/"
 BACKUP_POLICIES = "backup/policy/"
 BACKUP_RUNS = "backup/run/"
+SCHEDULE = "schedule/"
 SEAL = "seal"
 REPLACING = "replacing"
 BOOKMARK = "bookmark"

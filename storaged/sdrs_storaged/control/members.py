@@ -102,11 +102,16 @@ class Members:
         # After that: a stranger under a known name must not be able to stop the cluster.
         await self._notice_time_travel(node.id, seen)
         joined = replace(node, state=NodeState.DOWN, disks=(), staging=None)
-        joined = replace(joined, cordoned=False, draining=False, flapping=False)
+        joined = replace(joined, cordoned=False, cordoned_because="", draining=False, flapping=False)
         record = NodeRecord(joined, secret)
         if known:
             kept = known.value
-            joined = replace(joined, cordoned=kept.node.cordoned, draining=kept.node.draining)
+            joined = replace(
+                joined,
+                cordoned=kept.node.cordoned,
+                cordoned_because=kept.node.cordoned_because,
+                draining=kept.node.draining,
+            )
             record = replace(kept, node=joined, secret=secret)
         is_news = known is None or known.value != record
         has_moved = known is None or known.value.node.domain != node.domain
@@ -147,10 +152,11 @@ class Members:
         """
         self._is_planned = False
 
-    async def set_cordon(self, node_id: NodeId, *, cordoned: bool) -> None:
+    async def set_cordon(self, node_id: NodeId, *, cordoned: bool, because: str) -> None:
         async with self._tables.change():
             record = self.record(node_id)
-            await self.store_node(replace(record, node=replace(record.node, cordoned=cordoned)))
+            node = replace(record.node, cordoned=cordoned, cordoned_because=because if cordoned else "")
+            await self.store_node(replace(record, node=node))
         self._map.raise_number()
 
     def forget(self, record: NodeRecord) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sdrs_core.checkpoints import Save
 from sdrs_core.cluster import Group, Pool
 from sdrs_core.departures import is_good
-from sdrs_core.errors import RefusedError
+from sdrs_core.errors import InvalidArgumentError, RefusedError
 from sdrs_core.failover import Liveness, View, decide_failover
 from sdrs_core.ids import GroupId, NodeId, PoolName
 from sdrs_storaged.control.commits import Commits
@@ -21,6 +21,8 @@ from sdrs_storaged.control.tables import Automatic, Tables
 from sdrs_storaged.logs import get_log
 
 log = get_log("moves")
+
+_MAX_REASON_CHARS = 500
 
 # (pool, nodes) -> its readable saves that have a blob without a live holder, which should be on one of these nodes;
 # RefusedError if that cannot be told now.
@@ -191,16 +193,20 @@ class Moves:
         log.info(kind, why=paused_because)
         self._wake()
 
-    async def set_cordon(self, node_id: NodeId, *, cordoned: bool) -> None:
+    async def set_cordon(self, node_id: NodeId, *, cordoned: bool, because: str = "") -> None:
+        """A node that is cordoned already takes another reason, if one is given."""
+        if len(because) > _MAX_REASON_CHARS or not because.isprintable():
+            raise InvalidArgumentError(f"a reason is one line of up to {_MAX_REASON_CHARS} characters")
         async with self._members.shrinking:
             node = self._members.node(node_id)
-            if node.cordoned == cordoned:
+            if node.cordoned == cordoned and (not cordoned or because in ("", node.cordoned_because)):
                 return
-            if cordoned:
+            if cordoned and not node.cordoned:
                 self._check_cordon(node_id)
-            await self._members.set_cordon(node_id, cordoned=cordoned)
+            await self._members.set_cordon(node_id, cordoned=cordoned, because=because)
         kind, what = ("cordoned", "takes no new saves") if cordoned else ("uncordoned", "takes saves again")
-        await self._events.record(kind, f"node {node_id} {what}, by an operator", node_id=node_id)
+        why = f": {because}" if cordoned and because else ""
+        await self._events.record(kind, f"node {node_id} {what}, by an operator{why}", node_id=node_id)
         self._wake()
 
     def _check_cordon(self, node_id: NodeId) -> None:

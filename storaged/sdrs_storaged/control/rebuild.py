@@ -237,6 +237,7 @@ def _stage_nodes(staging: Staging, heard: list[Testimony]) -> None:
             disks=(),
             # What operators said of it stays.
             cordoned=value is not None and known.node.cordoned,
+            cordoned_because=known.node.cordoned_because if value is not None else "",
             draining=value is not None and known.node.draining,
             flapping=False,
         )

@@ -60,6 +60,8 @@ class Round:
     failed: tuple[SaveId, ...] = ()
     # The last round of this attempt that all ranks finished: a slow one may ask for it when the next is open.
     done_number: int = 0
+    # No generation later than this one was wanted.
+    up_to_step: int | None = None
 
 
 @dataclass(slots=True)
@@ -125,14 +127,22 @@ class Rounds:
         return stored.unchanged()
 
     async def join(
-        self, job: JobName, attempt: Attempt, rank: int, world_size: int, *, step: int | None, resume: bool
+        self,
+        job: JobName,
+        attempt: Attempt,
+        rank: int,
+        world_size: int,
+        *,
+        step: int | None,
+        resume: bool,
+        up_to_step: int | None = None,
     ) -> tuple[Round, Save]:
         """The round that this attempt is in, opened by whoever comes first; and the generation to restore."""
         check_name(job, "job")
         check_rank(rank, world_size)
         for _ in range(MAX_TRIES):
             try:
-                live = await self._current(job, attempt, world_size, step=step, resume=resume)
+                live = await self._current(job, attempt, world_size, step=step, resume=resume, up_to_step=up_to_step)
                 live.heard_seconds = self._clock.monotonic_seconds()
                 current = live.stored.value
                 save = await self._find(current)
@@ -151,7 +161,14 @@ class Rounds:
         return save if save.state.is_readable else None
 
     async def _current(
-        self, job: JobName, attempt: Attempt, world_size: int, *, step: int | None, resume: bool
+        self,
+        job: JobName,
+        attempt: Attempt,
+        world_size: int,
+        *,
+        step: int | None,
+        resume: bool,
+        up_to_step: int | None,
     ) -> _Live:
         _, number = await self._saves.admit_attempt(job, attempt)
         stored = await self._records.get(keys.round_of(job), Round)
@@ -161,13 +178,13 @@ class Rounds:
                 raise WorldSizeMismatchError(
                     f'job "{job}" is being restored with world_size {last.world_size}, this rank says {world_size}'
                 )
-            if (last.wanted_step, last.resume) != (step, resume):
+            if (last.wanted_step, last.resume, last.up_to_step) != (step, resume, up_to_step):
                 raise InvalidArgumentError(
                     f'the ranks of job "{job}" ask for different restores: step and resume must agree'
                 )
             return self._listen(stored)
         failed_round = last if last and last.outcome is Outcome.NEXT else None
-        save = await self._choose(job, step, failed_round)
+        save = await self._choose(job, step, up_to_step, failed_round)
         opened = Round(
             job=job,
             attempt=number,
@@ -179,6 +196,7 @@ class Rounds:
             resume=resume,
             failed=failed_round.failed if failed_round else (),
             done_number=_done_number(last) if last else 0,
+            up_to_step=up_to_step,
         )
         key = keys.round_of(job)
         guard = stored.unchanged() if stored else Compare.absent(key)
@@ -190,9 +208,9 @@ class Rounds:
         log.info("round_opened", job=job, attempt=number, round=opened.number, step=save.step)
         return self._listen(Stored(key, opened, revision))
 
-    async def _choose(self, job: JobName, step: int | None, failed_round: Round | None) -> Save:
-        """The newest generation, but one further back than what failed for this attempt. A step that is asked for may
-        also be one that was set aside.
+    async def _choose(self, job: JobName, step: int | None, up_to_step: int | None, failed_round: Round | None) -> Save:
+        """The newest generation up to ``up_to_step``, but one further back than what failed for this attempt. A step
+        that is asked for may also be one that was set aside.
         """
         failed = failed_round.failed if failed_round else ()
         aside: Save | None = None
@@ -202,6 +220,8 @@ class Rounds:
             if save.state is SaveState.SET_ASIDE and save.step == step and save.save_id not in failed:
                 aside = aside or save
             if save.state is not SaveState.COMMITTED or save.step in seen_steps:
+                continue
+            if up_to_step is not None and save.step > up_to_step:
                 continue
             seen_steps.add(save.step)
             is_next = failed_round is None or save.step < failed_round.step
@@ -221,7 +241,8 @@ class Rounds:
             raise NotFoundError(f'job "{job}" has no checkpoint of step {step}', job=job, step=step)
         if seen_steps:
             raise NotRestorableError(f'every checkpoint of job "{job}" is damaged: see "sdrs ckpt list {job}"', job=job)
-        raise NotFoundError(f'job "{job}" has no checkpoints', job=job)
+        up_to = "" if up_to_step is None else f" up to step {up_to_step}"
+        raise NotFoundError(f'job "{job}" has no checkpoints{up_to}', job=job)
 
     async def report(
         self, job: JobName, attempt: Attempt, number: int, rank: int, failure: str, wait_ms: int

@@ -108,9 +108,7 @@ class Saves:
             except ConflictError:
                 continue
         else:
-            raise UnavailableError(
-                f'job "{request.job}" is too busy: its record changed {MAX_TRIES} times in a row; try again'
-            )
+            raise _too_busy(request.job)
         save = stored.value
         registered = await self._records.get(keys.shard(save.save_id, request.rank), Shard)
         pending = self._commits.get(save.save_id)
@@ -220,6 +218,17 @@ class Saves:
 
     # Attempts
 
+    async def open_attempt(self, name: JobName, attempt: Attempt) -> int:
+        """The number of ``attempt``, as the current one of its job before any of its ranks has spoken (P22)."""
+        check_name(name, "job")
+        for _ in range(MAX_TRIES):
+            try:
+                _, number = await self.admit_attempt(name, attempt)
+                return number
+            except ConflictError:
+                continue
+        raise _too_busy(name)
+
     async def admit_attempt(self, name: JobName, attempt: Attempt) -> tuple[Stored[Job], int]:
         """The job's record with ``attempt`` as its current one; StaleAttemptError if that was superseded (P1, P22)."""
         key, attempt_key = keys.job(name), keys.attempt(name, attempt)
@@ -312,6 +321,10 @@ class Saves:
             "delete), add a node or a disk; see: sdrs node list",
             pool=request.pool,
         )
+
+
+def _too_busy(job: JobName) -> UnavailableError:
+    return UnavailableError(f'job "{job}" is too busy: its record changed {MAX_TRIES} times in a row; try again')
 
 
 def _check_same_save(known: Save, request: SaveRequest) -> None:

@@ -25,6 +25,7 @@ from sdrs_storaged.rpc.meta_service import MetaService
 from sdrs_storaged.rpc.operations_service import OperationsService
 from sdrs_storaged.rpc.pool_service import PoolService
 from sdrs_storaged.rpc.recall_service import RecallService
+from sdrs_storaged.rpc.schedule_service import ScheduleService
 from sdrs_storaged.rpc.scrub_service import ScrubService
 from sdrs_storaged.rpc.upkeep_service import UpkeepService
 from sdrs_storaged.version import VERSION
@@ -38,7 +39,14 @@ _OUTCOMES = {
 
 
 class ControlService(
-    OperationsService, PoolService, UpkeepService, MetaService, ScrubService, BackupService, RecallService
+    OperationsService,
+    PoolService,
+    UpkeepService,
+    MetaService,
+    ScrubService,
+    BackupService,
+    RecallService,
+    ScheduleService,
 ):
     def __init__(self, controller: Controller, archives: Archives, metrics_endpoint: Callable[[], str]) -> None:
         OperationsService.__init__(self, controller)
@@ -48,6 +56,7 @@ class ControlService(
         ScrubService.__init__(self, controller.scrubber)
         RecallService.__init__(self, controller.recovery.recalls)
         BackupService.__init__(self, controller.backups)
+        ScheduleService.__init__(self, controller)
         self._saves = controller.saves
         self._catalog = controller.catalog
         self._metrics_endpoint = metrics_endpoint
@@ -248,6 +257,7 @@ class ControlService(
             request.world_size,
             step=request.step if request.HasField("step") else None,
             resume=request.resume,
+            up_to_step=request.up_to_step if request.HasField("up_to_step") else None,
         )
         return pb.JoinRoundResponse(round=current.number, checkpoint=convert.save_to(save))
 

@@ -77,7 +77,7 @@ class OperationsService:
 
     async def set_cordon(self, request: pb.SetCordonRequest) -> pb.SetCordonResponse:
         node_id = NodeId(request.node_id)
-        await self._controller.moves.set_cordon(node_id, cordoned=request.cordoned)
+        await self._controller.moves.set_cordon(node_id, cordoned=request.cordoned, because=request.reason)
         return pb.SetCordonResponse(node=convert.node_to(self._members.node(node_id)))
 
     async def list_events(self, request: pb.ListEventsRequest) -> pb.ListEventsResponse:
