@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,11 +16,16 @@ from sdrs.cli.output import Column, Listing, emit_facts, emit_json, emit_listing
 from sdrs.cli.progress import stage_bar
 from sdrs.cli.settings import Settings, VerbGroup, pass_settings
 from sdrs_core.errors import InvalidArgumentError
+from sdrs_core.levels import parse_level
 from sdrs_scheduler.sim.plot import check_plot, draw
 from sdrs_scheduler.sim.report import Report
-from sdrs_scheduler.sim.settings import Level, PolicyName, Preemption, Restart, SimSettings
+from sdrs_scheduler.sim.settings import LEAST_NODES, PolicyName, Preemption, Restart, SimSettings
 from sdrs_scheduler.sim.sweeps import Result, Sweep, interval_label, run_variant, variants
 from sdrs_scheduler.sim.traces import TimeUnit, Trace, read_trace
+
+# With so many jobs, deciding at each change takes long and changes little.
+_MANY_JOBS = 5000
+_TICK_OF_MANY_SECONDS = 60
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,7 +42,7 @@ def sim() -> None:
     """Run the scheduler's policy over a trace of jobs, in virtual time."""
 
 
-def _choice(kind: type[Level | PolicyName | Restart | Preemption | Sweep | TimeUnit]) -> click.Choice[str]:
+def _choice(kind: type[PolicyName | Restart | Preemption | Sweep | TimeUnit]) -> click.Choice[str]:
     return click.Choice([member.value for member in kind])
 
 
@@ -85,7 +90,10 @@ def _checkpoint_options(function: F) -> F:
         ),
         click.option("--restore-cost", type=duration, default="30s", metavar="TIME", help="Until it is loaded (30s)."),
         click.option(
-            "--level", type=_choice(Level), default="L2", help="L1 is out of reach while its node is down. Default L2."
+            "--level",
+            type=click.Choice([str(level) for level in LEAST_NODES]),
+            default="L2",
+            help="L1 is out of reach while its node is down. Default L2.",
         ),
         click.option(
             "--torn",
@@ -146,9 +154,8 @@ def _apply(options: tuple[Callable[[F], F], ...], function: F) -> F:
 @click.option(
     "--tick",
     type=duration,
-    default="0s",
     metavar="TIME",
-    help="Decide at multiples of it: faster. 0s: at each change.",
+    help=f"Decide at multiples of it; 0s: at each change. Default 0s; {_TICK_OF_MANY_SECONDS}s for many jobs.",
 )
 @click.option("--sweep", type=_choice(Sweep), help="Simulate several, that differ in this.")
 @click.option("--seed", type=int, default=0, metavar="N", help="Of failures and torn checkpoints (0).")
@@ -160,6 +167,7 @@ def run(
     trace_file: Path,
     time_unit: str | None,
     job_limit: int | None,
+    tick: int | None,
     sweep: str | None,
     plot_file: Path | None,
     **assumptions: Any,
@@ -173,6 +181,9 @@ def run(
         check_plot(plot_file)
     trace = read_trace(trace_file, TimeUnit(time_unit) if time_unit else None)
     jobs = trace.jobs[:job_limit]
+    if tick is None:
+        tick = _TICK_OF_MANY_SECONDS if len(jobs) >= _MANY_JOBS else 0
+    wanted = replace(wanted, tick_seconds=float(tick))
     if trace.without_gpu_count:
         emit_warning(settings, f"{trace.without_gpu_count} jobs of {trace_file} ask for no GPU, and are left out")
     results: list[Result] = []
@@ -207,7 +218,6 @@ def _sim_settings(
     policy: str,
     restart: str,
     preempt: str,
-    tick: int,
     seed: int,
 ) -> SimSettings:
     if mtbf_seconds == 0 or interval_seconds == 0:
@@ -220,12 +230,11 @@ def _sim_settings(
         interval_seconds=interval_seconds,
         save_seconds=float(save_cost),
         restore_seconds=float(restore_cost),
-        level=Level(level),
+        level=parse_level(level),
         torn=torn,
         policy=PolicyName(policy),
         restart=Restart(restart),
         preemption=Preemption(preempt),
-        tick_seconds=float(tick),
         seed=seed,
     )
 
@@ -308,6 +317,7 @@ def _record(trace: Trace, job_count: int, sweep: str | None, results: list[Resul
                 "label": result.variant.label,
                 "settings": {
                     **_finite(asdict(result.variant.settings)),
+                    "level": str(result.variant.settings.level),
                     "interval": interval_label(result.variant.settings.interval_seconds),
                 },
                 "report": _finite(asdict(result.report)),

@@ -23,6 +23,7 @@ from sdrs_scheduler.sim.intervals import interval_of
 from sdrs_scheduler.sim.jobs import EPOCH_UNIX, Phase, SimJob, make_job, see_pending, see_running
 from sdrs_scheduler.sim.orders import policy_settings
 from sdrs_scheduler.sim.settings import Preemption, Restart, SimSettings
+from sdrs_scheduler.sim.shares import UserShares
 from sdrs_scheduler.sim.timeline import Timeline
 from sdrs_scheduler.sim.traces import TraceJob
 
@@ -83,6 +84,7 @@ class Simulation:
         self._node_failure_count = 0
         self._random = Random(f"{settings.seed}/holders")
 
+        self._shares = UserShares()
         self._queues = {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
         self._events: list[tuple[float, int, int, str, int]] = []
         self._event_count = 0
@@ -174,7 +176,7 @@ class Simulation:
 
     def _finish(self, job: SimJob, now: float) -> None:
         self._account(job, now)
-        self._release(job)
+        self._release(job, now)
         job.phase = Phase.DONE
         job.ended = now
         job.generations.clear()
@@ -238,6 +240,7 @@ class Simulation:
         del self._waiting[job.trace.id]
         self._running[job.trace.id] = job
         self._cluster.take(job, placement)
+        self._shares.hold(job.trace.user, job.gpus, now)
         self._push(job.timeline.ends, _Kind.END, job.trace.id, job.attempt)
 
     def _preempt(self, job: SimJob, now: float) -> bool:
@@ -271,7 +274,7 @@ class Simulation:
                 job.save_count += 1
                 torn = is_torn(self._settings.seed, job.trace.id, job.save_count, self._settings.torn)
                 job.remember(Generation(work, holders, torn))
-        self._release(job)
+        self._release(job, now)
 
     def _account(self, job: SimJob, now: float) -> None:
         timeline = job.timeline
@@ -282,8 +285,9 @@ class Simulation:
         # From the warning on it only saves.
         job.saving_seconds += spent.saving + max(0.0, now - job.warned)
 
-    def _release(self, job: SimJob) -> None:
+    def _release(self, job: SimJob, now: float) -> None:
         self._cluster.release(job)
+        self._shares.hold(job.trace.user, -job.gpus, now)
         del self._running[job.trace.id]
 
     # Decisions
@@ -311,6 +315,7 @@ class Simulation:
             pending=[see_pending(job, self._settings) for job in self._waiting.values()],
             running=[see_running(job, now) for job in self._running.values()],
             queues=self._queues,
+            user_usage=self._shares.used_at(now),
         )
         decisions = decide(view, self._policy)
         self._decision_count += 1

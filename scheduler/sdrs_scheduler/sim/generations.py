@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from sdrs_scheduler.sim.settings import Level, Restart
+from sdrs_core.levels import Level
+from sdrs_scheduler.sim.settings import Restart
 
 # What a pool's retention leaves of a job. A restart never needs more: five damaged in a row do not happen by chance.
 KEPT_GENERATIONS = 5

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 
+from sdrs_scheduler.jobs.advice import optimal_interval_seconds
 from sdrs_scheduler.sim.settings import Restart, SimSettings
+
+# Saves that cost nothing would come without end.
+_LEAST_SECONDS = 10.0
 
 
 def interval_of(settings: SimSettings, nodes: int) -> float:
@@ -13,4 +17,4 @@ def interval_of(settings: SimSettings, nodes: int) -> float:
         return math.inf
     if settings.interval_seconds is not None:
         return settings.interval_seconds
-    return math.sqrt(2 * max(1.0, settings.save_seconds) * settings.mtbf_seconds / nodes)
+    return max(_LEAST_SECONDS, optimal_interval_seconds(settings.save_seconds, settings.mtbf_seconds / nodes))

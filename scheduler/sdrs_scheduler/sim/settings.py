@@ -7,21 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sdrs_core.errors import InvalidArgumentError
+from sdrs_core.levels import Level
 
 MAX_NODES = 100_000
 MAX_GPUS_PER_NODE = 64
-
-
-class Level(StrEnum):
-    """What holds a checkpoint, and so which losses of nodes it outlives."""
-
-    L1 = "L1"  # each node's part lies on that node alone
-    L2 = "L2"  # ... and on one other
-    L3 = "L3"  # 4+2 over six nodes, on a cluster of three to five 2+1 over three
-
-    @property
-    def least_nodes(self) -> int:
-        return {"L1": 1, "L2": 2, "L3": 3}[self.value]
+LEAST_NODES = {Level.L1: 1, Level.L2: 2, Level.L3: 3}
 
 
 class PolicyName(StrEnum):
@@ -55,6 +45,8 @@ class SimSettings:
     interval_seconds: float | None = 1800.0
     save_seconds: float = 10.0
     restore_seconds: float = 30.0
+    # L1: each node's part of a checkpoint lies on that node alone. L2: and on one other. L3: 4+2 over six nodes; on a
+    # cluster of three to five, 2+1 over three.
     level: Level = Level.L2
     policy: PolicyName = PolicyName.PRIORITY
     restart: Restart = Restart.VERIFIED
@@ -68,9 +60,9 @@ class SimSettings:
     def __post_init__(self) -> None:
         _check_range("nodes", self.nodes, 1, MAX_NODES)
         _check_range("GPUs of a node", self.gpus_per_node, 1, MAX_GPUS_PER_NODE)
-        if self.nodes < self.level.least_nodes:
+        if self.nodes < LEAST_NODES[self.level]:
             raise InvalidArgumentError(
-                f"{self.level} keeps checkpoints on at least {self.level.least_nodes} nodes, there is {self.nodes}: "
+                f"{self.level} keeps checkpoints on at least {LEAST_NODES[self.level]} nodes, there is {self.nodes}: "
                 "simulate more nodes, or --level L1"
             )
         if self.mtbf_seconds <= 0 or self.interval_seconds == 0:

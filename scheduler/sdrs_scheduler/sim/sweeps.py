@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from sdrs_scheduler.sim.engine import Progress, simulate
 from sdrs_scheduler.sim.report import Report, completion_times, make_report
-from sdrs_scheduler.sim.settings import Level, PolicyName, Preemption, Restart, SimSettings
+from sdrs_scheduler.sim.settings import LEAST_NODES, PolicyName, Preemption, Restart, SimSettings
 from sdrs_scheduler.sim.traces import TraceJob
 
 # From far too often to hardly ever, for saves of seconds and nodes that fail once in weeks; None: by Young and Daly.
@@ -49,7 +49,7 @@ def variants(settings: SimSettings, sweep: Sweep | None) -> Sequence[Variant]:
         case Sweep.INTERVAL:
             return [Variant(interval_label(one), replace(settings, interval_seconds=one)) for one in _INTERVALS_SECONDS]
         case Sweep.LEVEL:
-            return [Variant(level.value, replace(settings, level=level)) for level in Level]
+            return [Variant(str(level), replace(settings, level=level)) for level in LEAST_NODES]
         case Sweep.POLICY:
             return [Variant(policy.value, replace(settings, policy=policy)) for policy in PolicyName]
         case Sweep.RESTART:
