@@ -38,6 +38,24 @@ print("launched", flush=True)
 time.sleep(600)
 """
 
+# A shepherd to which something happens when it writes a record.
+SHEPHERD = """
+import os, sys
+from pathlib import Path
+from sdrs_scheduler.executors.local import run_folder, shepherd
+write = run_folder.RunFolder.write_text
+def write_text(folder, name, text):
+    if name == sys.argv[2] and sys.argv[3] == "dies before":
+        os.kill(os.getpid(), 9)
+    write(folder, name, text)
+    if name == sys.argv[2] and sys.argv[3] == "dies after":
+        os.kill(os.getpid(), 9)
+    if name == sys.argv[2] and sys.argv[3] == "is killed after":
+        (folder.path / "kill").touch()
+run_folder.RunFolder.write_text = write_text
+sys.exit(shepherd.main(sys.argv[1]))
+"""
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
@@ -124,6 +142,58 @@ def test_a_launch_cut_off_after_each_of_its_steps_is_repeated(
     bench.executor.launch(order)
     bench.said(order.run, "ready")
     assert starts(bench) == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "what", "start_count", "exits"),
+    [
+        ("begun.json", "dies before", 1, {"n1": Exit(code=6)}),  # nothing had begun: the repeat begins
+        ("begun.json", "dies after", 0, {}),
+        ("workers.json", "dies before", 0, {}),
+        ("workers.json", "dies after", 0, {}),
+        ("exits.json", "dies before", 1, {}),
+        ("exits.json", "dies after", 1, {"n1": Exit(code=6)}),
+        ("ended.json", "dies before", 1, {"n1": Exit(code=6)}),
+        ("ended.json", "dies after", 1, {"n1": Exit(code=6)}),
+    ],
+)
+def test_a_shepherd_killed_at_each_of_its_records_never_leads_to_two_starts(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    record: str,
+    what: str,
+    start_count: int,
+    exits: dict[str, Exit],
+) -> None:
+    order = bench.order("echo start >> starts; exit 6")
+    said = strange_shepherd(bench, order, monkeypatch, record, what)
+    assert said == ("it was killed while it started" if record in ("begun.json", "workers.json") else "")
+    if record == "begun.json" and what == "dies before":
+        assert bench.facts(order.run).state is RunState.UNKNOWN
+    bench.executor.launch(order)
+    facts = bench.ended(order.run)
+    bench.executor.launch(order)
+    assert bench.facts(order.run) == facts
+    assert facts.exits == exits
+    assert starts(bench) == start_count
+
+
+def test_a_kill_that_comes_while_a_shepherd_starts_is_not_missed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = bench.order(COUNTS)
+    strange_shepherd(bench, order, monkeypatch, "begun.json", "is killed after")
+    assert bench.ended(order.run).detail == "killed by the scheduler"
+    assert starts(bench) == 0
+
+
+def strange_shepherd(bench: Bench, order: LaunchOrder, monkeypatch: pytest.MonkeyPatch, record: str, what: str) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(executor_module.LocalExecutor, "_start_shepherd", lambda *_: None)
+        bench.executor.launch(order)
+    command = [sys.executable, "-c", SHEPHERD, str(folder_of(bench, order.run)), record, what]
+    done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+    folder = RunFolder(folder_of(bench, order.run))
+    wait_for(lambda: not folder.is_locked(), "the end of the shepherd", PATIENCE_SECONDS)
+    return done.stderr
 
 
 def test_many_shepherds_at_once_start_one_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
