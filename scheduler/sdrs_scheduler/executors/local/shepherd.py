@@ -262,7 +262,6 @@ def main(path: str) -> int:
         sys.stderr.buffer.write(message or b"it was killed while it started")
         return 1
     os.close(ours)
-    os.setsid()
     _redirect(folder)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     shepherd = Shepherd(folder, plan)
