@@ -60,7 +60,7 @@ _NODE = """\
 folder={folder}
 node=$SLURMD_NODENAME
 exec >> "$folder/logs/$node.log" 2>&1
-export SDRS_NODE=$node SDRS_NODE_RANK=$SLURM_NODEID PET_NODE_RANK=$SLURM_NODEID SDRS_RUN={run}@$node
+export SDRS_NODE=$node SDRS_NODE_RANK=$SLURM_NODEID PET_NODE_RANK=$SLURM_NODEID SDRS_RUN={run}@$node@$SLURM_JOB_ID
 if cd {workdir}; then
     {command}
     code=$?
@@ -119,8 +119,8 @@ def _options(order: LaunchOrder, folder: Path, settings: SlurmSettings) -> Itera
     yield f"--nodes={len(nodes)}"
     yield "--ntasks-per-node=1"
     yield f"--nodelist={','.join(nodes)}"
-    if excluded := [node for node in order.excluded_nodes if node not in nodes]:
-        yield f"--exclude={','.join(excluded)}"
+    if order.excluded_nodes:
+        yield f"--exclude={','.join(order.excluded_nodes)}"
     if gpus:
         yield f"--gres={_gres(order, gpus)}"
     if order.exclusive:
