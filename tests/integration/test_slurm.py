@@ -11,7 +11,6 @@ import pytest
 from sdrs_core.errors import InvalidArgumentError, UnavailableError
 from sdrs_scheduler.executors.executor import Exit, RunState
 from sdrs_scheduler.executors.slurm.executor import SlurmExecutor
-from sdrs_scheduler.executors.slurm.script import job_name
 from sdrs_scheduler.jobs.spec import Launch
 from tests.support.executors import Bench
 from tests.support.slurm import SlurmCluster, needs_slurm, running_slurm
@@ -35,8 +34,10 @@ def bench(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Bench]:
     bench.end_all()
 
 
-def job_ids(slurm: SlurmCluster, run: str) -> list[str]:
-    return slurm.run("squeue", "--noheader", "--states=all", f"--name={job_name(run)}", "--format=%i").stdout.split()
+def job_ids(slurm: SlurmCluster, bench: Bench, run: str) -> list[str]:
+    lines = slurm.run("squeue", "--noheader", "--states=all", "--format=%i %o").stdout.splitlines()
+    script = str(bench.folder / "runs" / run / "job.sh")
+    return [number for number, _, path in (line.partition(" ") for line in lines) if path == script]
 
 
 def test_a_job_of_the_same_name_is_another_schedulers(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_a_submission_that_was_not_written_down_is_found_by_its_name(bench: Benc
     bench.executor.launch(order)
     (bench.folder / "runs" / order.run / "submitted").unlink()
     bench.again().launch(order)
-    assert len(job_ids(slurm, order.run)) == 1
+    assert len(job_ids(slurm, bench, order.run)) == 1
 
 
 def test_a_run_that_was_submitted_twice_begins_once(bench: Bench, slurm: SlurmCluster) -> None:
@@ -89,7 +90,7 @@ def test_a_run_that_was_submitted_twice_begins_once(bench: Bench, slurm: SlurmCl
     slurm.run("sbatch", str(bench.folder / "runs" / run / "job.sh"))
     bench.said(run, "nothing to do for job")
     bench.said(run, "ready")
-    assert len(job_ids(slurm, run)) == 2
+    assert len(job_ids(slurm, bench, run)) == 2
     assert bench.facts(run).state is RunState.RUNNING
     assert bench.log(run).count("ready") == 1
 
@@ -120,7 +121,7 @@ def test_what_the_order_asks_for_is_what_slurm_holds(bench: Bench, slurm: SlurmC
         # The second is none of Slurm's: another executor's, or one that was taken away.
         excluded_nodes=("n3", "elsewhere"),
     )
-    told = slurm.run("scontrol", "--oneliner", "show", "job", *job_ids(slurm, run)).stdout.split()
+    told = slurm.run("scontrol", "--oneliner", "show", "job", *job_ids(slurm, bench, run)).stdout.split()
     expected = {"CPUs/Task=3", "MinMemoryNode=300M", "OverSubscribe=NO", "TimeLimit=00:12:00", "ExcNodeList=n3"}
     assert expected | {"Requeue=0", "ReqNodeList=n1", "TresPerNode=gres:gpu:2"} <= set(told)
 
@@ -161,7 +162,7 @@ def test_while_slurm_does_not_answer_nothing_is_concluded_and_runs_go_on(bench: 
     order = bench.order("exit 0")
     slurm.end_controller()
     try:
-        hasty = SlurmExecutor(bench.folder / "runs", replace(slurm.settings, deadline_seconds=3.0))
+        hasty = SlurmExecutor(bench.folder / "runs", replace(slurm.settings, deadline_seconds=1.0))
         with pytest.raises(UnavailableError, match=r"slurmctld|contact"):
             hasty.poll([run, over])
         with pytest.raises(UnavailableError):
@@ -199,14 +200,15 @@ def test_an_end_that_slurm_has_forgotten_is_told_from_what_nodes_wrote(bench: Be
     run = bench.launched("exit 75", node_count=2)
     folder = bench.folder / "runs" / run
     wait_for((folder / "over").exists, "the end of the script", 60)
-    lost = bench.launched(FOREVER)
-    bench.said(lost, "ready")
-    bench.executor.kill(lost)
+    killed = bench.launched(FOREVER)
+    bench.said(killed, "ready")
+    bench.executor.kill(killed)
     wait_for(lambda: not slurm.run("squeue", "--noheader").stdout, "Slurm to be idle", 60)
     slurm.end_controller()
     slurm.start_controller(is_blank=True)
     facts = bench.ended(run)
     assert facts.exits == {"n1": Exit(code=75), "n2": Exit(code=75)}
     assert "no longer knows" in facts.detail
-    assert (bench.facts(lost).state, bench.facts(lost).exits) == (RunState.UNKNOWN, {})
+    assert 0 < facts.started_unix_ms < facts.ended_unix_ms
+    assert bench.ended(killed).exits == {"n1": Exit(signal=9)}
     slurm.wait_until_up()

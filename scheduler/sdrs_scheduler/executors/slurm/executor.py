@@ -90,7 +90,10 @@ class SlurmExecutor(Executor):
                 return RunFacts(RunState.UNKNOWN)
             job = self._slurm.accounted(submitted, job_name(run))
             if job is None:
-                return states.forgotten_facts(submitted, files)
+                facts = states.forgotten_facts(submitted, files)
+                if facts.state is RunState.ENDED:
+                    folder.record_end(facts)
+                return facts
         if states.state_of(job) is not RunState.ENDED:
             return states.live_facts(job, files)
         job = self._slurm.details(job)
