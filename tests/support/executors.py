@@ -11,9 +11,11 @@ from pathlib import Path
 
 from sdrs_scheduler.executors.executor import Executor, Exit, LaunchOrder, NodeFacts, RunFacts, RunState
 from sdrs_scheduler.executors.local.executor import LocalExecutor, LocalSettings
+from sdrs_scheduler.executors.slurm.executor import SlurmExecutor
 from sdrs_scheduler.jobs.job import Slot
 from sdrs_scheduler.jobs.spec import Launch
 from tests.support.memory_executor import MemoryExecutor, MemoryWorld
+from tests.support.slurm import running_slurm
 from tests.support.waiting import wait_for
 
 PATIENCE_SECONDS = 60
@@ -107,6 +109,16 @@ def local_bench(folder: Path) -> Iterator[Bench]:
         yield bench
     finally:
         bench.end_all()
+
+
+@contextmanager
+def slurm_bench(folder: Path) -> Iterator[Bench]:
+    with running_slurm() as slurm:
+        bench = Bench(lambda: SlurmExecutor(folder / "runs", slurm.settings), folder)
+        try:
+            yield bench
+        finally:
+            bench.end_all()
 
 
 def died_of(exit: Exit, signal: int) -> bool:
