@@ -13,7 +13,7 @@ import pytest
 from sdrs_scheduler.jobs.job import JobState, Wish
 from sdrs_scheduler.jobs.spec import FailureClass
 from tests.support.cluster import LocalCluster, running_cluster
-from tests.support.scheduler_process import PATIENCE_SECONDS, TRAINER, Jobs, SchedulerProcess, scheduled
+from tests.support.scheduler_process import PATIENCE_SECONDS, TRAINER, SchedulerProcess, scheduled
 from tests.support.waiting import wait_for
 
 
