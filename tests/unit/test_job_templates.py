@@ -83,4 +83,3 @@ def test_init_writes_both_files_and_never_over_others(
     program.run("job", "init", "--no-script")
     assert read_job_file(Path("job.yaml"), 0.0)[0].spec.name == "my-job"
     assert "nothing" in program.run("job", "init", "x.yaml", "--template", "nothing", expect=2)
-
