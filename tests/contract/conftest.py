@@ -6,21 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.etcd import EtcdCluster, needs_etcd, running_etcd
-<<<<<<< HEAD
-from tests.support.executors import Bench, local_bench, memory_bench
-=======
-from tests.support.executors import Bench, memory_bench, slurm_bench
->>>>>>> slurm
+from tests.support.executors import Bench, local_bench, memory_bench, slurm_bench
 from tests.support.metastores import Stores
 from tests.support.s3_servers import moto_s3, s3_server, seaweed_s3
 from tests.support.slurm import needs_slurm
 
 # Slurm and its like come in here, and into the params of both fixtures.
-<<<<<<< HEAD
-BENCHES = {"memory": memory_bench, "local": local_bench}
-=======
-BENCHES = {"memory": memory_bench, "slurm": slurm_bench}
->>>>>>> slurm
+BENCHES = {"memory": memory_bench, "local": local_bench, "slurm": slurm_bench}
 
 __all__ = ["moto_s3", "s3_server", "seaweed_s3"]
 
@@ -38,22 +30,14 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
     return Stores(request.param, tmp_path, endpoints)
 
 
-<<<<<<< HEAD
-@pytest.fixture(params=["memory", "local"])
-=======
-@pytest.fixture(params=["memory", pytest.param("slurm", marks=needs_slurm)])
->>>>>>> slurm
+@pytest.fixture(params=["memory", "local", pytest.param("slurm", marks=needs_slurm)])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """An executor of each kind."""
     with BENCHES[request.param](tmp_path) as bench:
         yield bench
 
 
-<<<<<<< HEAD
-@pytest.fixture(params=["local"])
-=======
-@pytest.fixture(params=[pytest.param("slurm", marks=needs_slurm)])
->>>>>>> slurm
+@pytest.fixture(params=["local", pytest.param("slurm", marks=needs_slurm)])
 def real_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Those that start real processes."""
     with BENCHES[request.param](tmp_path) as bench:
