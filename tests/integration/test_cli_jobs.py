@@ -293,6 +293,23 @@ def test_waiting_for_a_job_tells_each_state_and_ends_with_it(
     assert program.json("job", "show", "followed", "-w")["state"] == "succeeded"
 
 
+def test_one_that_was_asked_to_start_again_is_waited_for(
+    program: JobProgram, scheduler: StandInScheduler, tmp_path: Path
+) -> None:
+    made = program.submit(tmp_path, JOB.format(name="second-chance"))
+    scheduler.change(made["id"], now_ms(), "it crashed", state=JobState.FAILED)
+    assert program.json("job", "requeue", made["id"])["state"] == "failed"
+
+    def run_it() -> None:
+        time.sleep(0.5)
+        scheduler.change(made["id"], now_ms(), "done", state=JobState.SUCCEEDED, wish=Wish.NONE)
+
+    thread = threading.Thread(target=run_it)
+    thread.start()
+    assert program.json("job", "show", made["id"], "-w")["state"] == "succeeded"
+    thread.join()
+
+
 def test_logs_are_read_where_they_lie(program: JobProgram, scheduler: StandInScheduler, tmp_path: Path) -> None:
     made = program.submit(tmp_path, JOB.format(name="logged"))
     assert "has no attempt yet" in program.run("job", "logs", "logged", expect=1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sdrs_core.errors import UnavailableError
 from sdrs_scheduler import keys
-from sdrs_scheduler.jobs.job import Job, JobState
+from sdrs_scheduler.jobs.job import Job, JobState, Wish
 from sdrs_scheduler.ledger import Ledger
 
 # A controller that is replaced is back within this time.
@@ -28,7 +28,8 @@ def follow(ledger: Ledger, job_ids: Sequence[str], tell: Callable[[Job], None]) 
                 if seen.get(job.id) != (job.state, job.why):
                     seen[job.id] = (job.state, job.why)
                     tell(job)
-            if all(job.state.is_over for job in jobs):
+            # One that was just asked to be taken up again is over only on paper.
+            if all(job.state.is_over and job.wish is not Wish.REQUEUE for job in jobs):
                 return jobs
             prefix = keys.job(job_ids[0]) if len(job_ids) == 1 else keys.JOBS
             revision = ledger.records.wait(prefix, revision, _POLL_SECONDS)

@@ -77,7 +77,7 @@ def attempt_listing(attempts: Sequence[Attempt], now_unix_ms: int) -> Listing:
             attempt_state(attempt),
             _nodes(attempt.slots),
             "start" if attempt.resume_step is None else str(attempt.resume_step),
-            "" if attempt.last_step is None else str(attempt.last_step),
+            _last_step(attempt),
             "" if attempt.durable_step is None else str(attempt.durable_step),
             format_time(attempt.started_unix_ms) or "",
             _ran(attempt, now_unix_ms),
@@ -88,6 +88,12 @@ def attempt_listing(attempts: Sequence[Attempt], now_unix_ms: int) -> Listing:
         for attempt in attempts
     ]
     return Listing(columns, rows, "it was not started yet")
+
+
+def _last_step(attempt: Attempt) -> str:
+    """What it saved it has reached, also if the beat that would have told it came no more."""
+    steps = [step for step in (attempt.last_step, attempt.durable_step) if step is not None]
+    return str(max(steps)) if steps else ""
 
 
 def _ran(attempt: Attempt, now_unix_ms: int) -> str:

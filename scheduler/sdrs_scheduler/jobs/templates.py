@@ -185,7 +185,7 @@ from torch.nn.parallel import DistributedDataParallel
 import sdrs
 
 STEPS = 600
-LEARNING_RATE = float(os.environ.get("LR", "0.05"))
+LEARNING_RATE = float(os.environ.get("LR", "0.001"))
 
 
 def main():
@@ -196,7 +196,7 @@ def main():
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
 
     job = sdrs.current_job()  # None outside of a job: then it trains, and saves nothing
     ckpts = job.checkpoints() if job else None
