@@ -115,8 +115,10 @@ def local_bench(folder: Path) -> Iterator[Bench]:
 def slurm_bench(folder: Path) -> Iterator[Bench]:
     with running_slurm() as slurm:
         bench = Bench(lambda: SlurmExecutor(folder / "runs", slurm.settings), folder)
-        yield bench
-        bench.end_all()
+        try:
+            yield bench
+        finally:
+            bench.end_all()
 
 
 def died_of(exit: Exit, signal: int) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sdrs_core.errors import InvalidArgumentError
@@ -41,6 +43,10 @@ class SlurmExecutor(Executor):
         if folder.submitted_job() or folder.was_begun():
             return
         _check(order)
+        if order.excluded_nodes:
+            # Slurm refuses names that it does not know; a node that left it, or another executor's, is no danger.
+            known = {node.name for node in self.nodes()}
+            order = replace(order, excluded_nodes=tuple(name for name in order.excluded_nodes if name in known))
         scripts = job_script(order, folder.path, self._settings), node_script(order, folder.path)
         with folder.locked(self._settings.deadline_seconds) as lock:
             if not folder.submitted_job() and not folder.was_begun():
@@ -52,8 +58,8 @@ class SlurmExecutor(Executor):
     def poll(self, runs: Sequence[str]) -> Mapping[str, RunFacts]:
         ends = {run: self._folder(run).read_end() for run in runs}
         asked = [run for run, end in ends.items() if end is None]
-        jobs = self._slurm.jobs(map(job_name, asked)) if asked else []
-        return {run: end or self._facts(run, jobs) for run, end in ends.items()}
+        jobs = self._jobs(asked) if asked else {}
+        return {run: end or self._facts(run, jobs[run]) for run, end in ends.items()}
 
     def warn(self, run: str, signal: str) -> None:
         self._signal(run, signal)
@@ -64,7 +70,7 @@ class SlurmExecutor(Executor):
     def kill(self, run: str) -> None:
         if self._folder(run).read_end() is None:
             # All of that name, so that nothing which was submitted twice begins now.
-            for job in self._slurm.jobs([job_name(run)]):
+            for job in self._jobs([run])[run]:
                 if states.state_of(job) is not RunState.ENDED:
                     self._slurm.kill(job.id)
 
@@ -77,14 +83,17 @@ class SlurmExecutor(Executor):
     def _facts(self, run: str, jobs: Sequence[SlurmJob]) -> RunFacts:
         folder = self._folder(run)
         files = folder.files()
-        job = states.chosen((job for job in jobs if job.name == job_name(run)), files.claimed_by)
+        job = states.chosen(jobs, files.claimed_by)
         if job is None:
             submitted = files.claimed_by or folder.submitted_job()
             if not submitted:
                 return RunFacts(RunState.UNKNOWN)
             job = self._slurm.accounted(submitted, job_name(run))
             if job is None:
-                return states.forgotten_facts(submitted, files)
+                facts = states.forgotten_facts(submitted, files)
+                if facts.state is RunState.ENDED:
+                    folder.record_end(facts)
+                return facts
         if states.state_of(job) is not RunState.ENDED:
             return states.live_facts(job, files)
         job = self._slurm.details(job)
@@ -110,7 +119,15 @@ class SlurmExecutor(Executor):
                 self._slurm.signal(job.id, signal, is_full=is_full)
 
     def _job(self, run: str, folder: RunFolder) -> SlurmJob | None:
-        return states.chosen(self._slurm.jobs([job_name(run)]), folder.files().claimed_by)
+        return states.chosen(self._jobs([run])[run], folder.files().claimed_by)
+
+    def _jobs(self, runs: Sequence[str]) -> dict[str, list[SlurmJob]]:
+        """By run. A job of the same name whose script is elsewhere is another scheduler's."""
+        found: dict[str, list[SlurmJob]] = {job_name(run): [] for run in runs}
+        for job in self._slurm.jobs(found):
+            found[job.name].append(job)
+        ours = {run: os.path.realpath(self._folder(run).job_script) for run in runs}
+        return {run: [job for job in found[job_name(run)] if os.path.realpath(job.script) == ours[run]] for run in runs}
 
     def _folder(self, run: str) -> RunFolder:
         if "/" in run or run.startswith("."):

@@ -3,10 +3,10 @@
 RUN/job.sh node.sh     what Slurm runs
     order.json         where it was to run
     submitted          the number of the Slurm job
-    claimed            the number of the job whose script began
+    claimed            the number of the job whose script began, and when
     nodes hosts        written by that script
     exits/NODE         exit code and time, written by each node
-    over               the script came to its end
+    over               the script came to its end: its exit code, and when
     end.json           how it ended, once that is known
     slurm.log logs/NODE.log
 """
@@ -72,13 +72,13 @@ class RunFolder:
 
     def submitted_job(self) -> int:
         """0: none that is on record here."""
-        return self._number("submitted")
+        return self._numbers("submitted")[0]
 
     def record_submission(self, job_id: int) -> None:
         self._write("submitted", str(job_id))
 
     def was_begun(self) -> bool:
-        return bool(self._number("claimed"))
+        return bool(self._numbers("claimed")[0])
 
     def read_end(self) -> RunFacts | None:
         try:
@@ -95,11 +95,13 @@ class RunFolder:
             os.listdir(self.path)
         order = self._order()
         nodes = self._text("nodes").split() or order.get("nodes", [])
+        claimed_by, began_unix_ms = self._numbers("claimed")
         return RunFiles(
             nodes=tuple(nodes),
             exits=self._exits(),
-            claimed_by=self._number("claimed"),
-            is_over=bool(self._text("over")),
+            claimed_by=claimed_by,
+            began_unix_ms=began_unix_ms,
+            over_unix_ms=self._numbers("over")[1],
             slurm_log=self._text("slurm.log"),
             is_launched_once=bool(order.get("once")),
             log_files=self.log_files(),
@@ -132,9 +134,10 @@ class RunFolder:
         order: dict[str, Any] = json.loads(text) if text else {}
         return order
 
-    def _number(self, name: str) -> int:
-        word = self._text(name).strip()
-        return int(word) if word.isdigit() else 0
+    def _numbers(self, name: str) -> tuple[int, int]:
+        """Up to two in a file; 0: not there, or not yet."""
+        words = [int(word) for word in self._text(name).split() if word.isdigit()]
+        return (words[0] if words else 0, words[1] if len(words) > 1 else 0)
 
     def _text(self, name: str) -> str:
         try:

@@ -25,8 +25,8 @@ _JOB = """\
 folder={folder}
 
 # However often it was submitted, and whoever requeues it: it begins once.
-if ! (set -o noclobber; echo "$SLURM_JOB_ID" > "$folder/claimed") 2> /dev/null; then
-    echo "this run was begun by Slurm job $(cat "$folder/claimed"): nothing to do for job $SLURM_JOB_ID"
+if ! (set -o noclobber; echo "$SLURM_JOB_ID $(date +%s%3N)" > "$folder/claimed") 2> /dev/null; then
+    echo "this run was begun by Slurm job $(cut -d' ' -f1 "$folder/claimed"): nothing to do for job $SLURM_JOB_ID"
     exit 0
 fi
 
@@ -50,7 +50,7 @@ export MASTER_ADDR="${{address:-${{nodes[0]}}}}" MASTER_PORT=$port
 export PET_NNODES=$SDRS_NODE_COUNT PET_MASTER_ADDR=$MASTER_ADDR PET_MASTER_PORT=$port PET_MAX_RESTARTS=0
 {start}
 code=$?
-echo "$code" > "$folder/over"
+echo "$code $(date +%s%3N)" > "$folder/over"
 exit "$code"
 """
 
@@ -60,7 +60,7 @@ _NODE = """\
 folder={folder}
 node=$SLURMD_NODENAME
 exec >> "$folder/logs/$node.log" 2>&1
-export SDRS_NODE=$node SDRS_NODE_RANK=$SLURM_NODEID PET_NODE_RANK=$SLURM_NODEID SDRS_RUN={run}@$node
+export SDRS_NODE=$node SDRS_NODE_RANK=$SLURM_NODEID PET_NODE_RANK=$SLURM_NODEID SDRS_RUN={run}@$node@$SLURM_JOB_ID
 if cd {workdir}; then
     {command}
     code=$?
@@ -119,8 +119,8 @@ def _options(order: LaunchOrder, folder: Path, settings: SlurmSettings) -> Itera
     yield f"--nodes={len(nodes)}"
     yield "--ntasks-per-node=1"
     yield f"--nodelist={','.join(nodes)}"
-    if excluded := [node for node in order.excluded_nodes if node not in nodes]:
-        yield f"--exclude={','.join(excluded)}"
+    if order.excluded_nodes:
+        yield f"--exclude={','.join(order.excluded_nodes)}"
     if gpus:
         yield f"--gres={_gres(order, gpus)}"
     if order.exclusive:
