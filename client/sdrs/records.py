@@ -84,14 +84,16 @@ class Records:
     def wait(self, prefix: str, after_revision: int, timeout_seconds: float) -> int:
         """The revision of the newest change under ``prefix``, at once if it is higher than ``after_revision``.
 
-        It may tell of a change where there was none (the controller changed): read again. Wait from what it answered.
+        It may tell of a change where there was none (the controller changed): read again. Wait from what it answered,
+        also if that is lower: then the catalog was brought back from a copy.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
             wait_ms = min(MAX_WAIT_MS, max(0, int((deadline - time.monotonic()) * 1000)))
             request = messages.WatchRecordsRequest(prefix=prefix, after_revision=after_revision, wait_ms=wait_ms)
-            revision: int = self._process().control.call("watch_records", request, wait_ms=wait_ms).revision
-            if revision > after_revision or time.monotonic() >= deadline:
+            answer = self._process().control.call("watch_records", request, wait_ms=wait_ms)
+            revision: int = answer.revision
+            if revision > after_revision or answer.other_history or time.monotonic() >= deadline:
                 return revision
 
     def post(self, key: str, value: bytes, answer: str = "") -> Note | None:

@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.etcd import EtcdCluster, needs_etcd, running_etcd
+from tests.support.executors import Bench, local_bench, memory_bench, slurm_bench
 from tests.support.metastores import Stores
 from tests.support.s3_servers import moto_s3, s3_server, seaweed_s3
+from tests.support.slurm import needs_slurm
+
+# Slurm and its like come in here, and into the params of both fixtures.
+BENCHES = {"memory": memory_bench, "local": local_bench, "slurm": slurm_bench}
 
 __all__ = ["moto_s3", "s3_server", "seaweed_s3"]
 
@@ -23,3 +28,17 @@ def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluste
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
     endpoints = request.getfixturevalue("shared_etcd").endpoints if request.param == "etcd" else []
     return Stores(request.param, tmp_path, endpoints)
+
+
+@pytest.fixture(params=["memory", "local", pytest.param("slurm", marks=needs_slurm)])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """An executor of each kind."""
+    with BENCHES[request.param](tmp_path) as bench:
+        yield bench
+
+
+@pytest.fixture(params=["local", pytest.param("slurm", marks=needs_slurm)])
+def real_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """Those that start real processes."""
+    with BENCHES[request.param](tmp_path) as bench:
+        yield bench

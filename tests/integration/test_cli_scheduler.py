@@ -1,7 +1,7 @@
 """`sdrs up` and `down` with the scheduler as one more daemon, and what becomes of its jobs.
 
-A stand-in takes the scheduler's place, and one the place of the shepherd of a run: what is looked at is how they are
-started, found and stopped.
+Mostly a stand-in takes the scheduler's place, and one the place of the shepherd of a run: what is looked at is how they
+are started, found and stopped.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import sdrs
 from sdrs.cli.local_processes import find_runs
 from tests.support.machine import Machine, own_machine
 from tests.support.waiting import wait_for
@@ -70,7 +71,7 @@ def start_run(machine: Machine, name: str) -> subprocess.Popen[bytes]:
 def test_the_scheduler_comes_up_last_is_started_again_when_it_died_and_goes_first(machine: Machine) -> None:
     up = machine.json("up", "--nodes", "1", "--port", "0")
     assert up["started"] == ["controller", "node-1", "scheduler"]
-    assert up["no_scheduler"] == ""
+    assert (up["scheduler"], up["no_scheduler"]) == (True, "")
     config = tomllib.loads((machine.dir / "scheduler.toml").read_text())
     assert (config["url"], config["data_dir"]) == (up["url"], str(machine.dir / "scheduler"))
     assert (machine.dir / "scheduler").stat().st_mode & 0o77 == 0, "environments of jobs may hold secrets"
@@ -82,7 +83,7 @@ def test_the_scheduler_comes_up_last_is_started_again_when_it_died_and_goes_firs
     assert (down["stopped"], down["killed"]) == (["controller", "node-1", "scheduler"], [])
 
     up = machine.json("up", "--no-scheduler")
-    assert (up["started"], up["no_scheduler"]) == (["controller", "node-1"], "")
+    assert (up["started"], up["scheduler"], up["no_scheduler"]) == (["controller", "node-1"], False, "")
     machine.json("down", "--purge", "--yes")
     assert not machine.dir.exists()
 
@@ -131,3 +132,13 @@ def test_without_its_packages_the_scheduler_is_left_out_and_that_is_said(machine
     process = machine.start("up")
     told = "".join(process.communicate(timeout=60))
     assert "there is no scheduler: it needs sdrs_scheduler.__main__" in told
+
+
+def test_the_real_scheduler_takes_up_its_work_and_leaves_it(tmp_path: Path) -> None:
+    with own_machine(tmp_path, scheduler=True) as machine:
+        up = machine.json("up", "--nodes", "1", "--port", "0")
+        assert (up["scheduler"], up["no_scheduler"]) == (True, "")
+        with sdrs.connect(up["url"]) as cluster:
+            wait_for(lambda: cluster.records.get("schedule/term"), "a scheduler to decide", 60)
+        down = machine.json("down")
+        assert (down["stopped"], down["killed"]) == (["controller", "node-1", "scheduler"], [])

@@ -78,6 +78,12 @@ def test_a_wait_ends_with_a_change_under_its_prefix_and_else_in_time(cluster: sd
         assert waiting.result() == revision
 
 
+def test_a_revision_of_another_history_is_not_waited_for(cluster: sdrs.Cluster) -> None:
+    records = cluster.records
+    here = records.wait("schedule/", 0, 0)
+    assert records.wait("schedule/", here + 1_000_000, 3600) < here + 1_000_000  # at once, or the test times out
+
+
 def test_refusals_say_what_is_allowed(cluster: sdrs.Cluster) -> None:
     records = cluster.records
     with pytest.raises(errors.InvalidArgumentError, match="schedule/"):

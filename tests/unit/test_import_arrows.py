@@ -43,6 +43,8 @@ ENTRY_POINTS = {
     "sdrs.huggingface",
     "sdrs.lightning",
     "sdrs.torch",
+    "sdrs_scheduler.cli.jobs",  # verbs of `sdrs`, found by entry points
+    "sdrs_scheduler.cli.queues",
     "sdrs_storaged.__main__",
     "sdrs_storaged.app",
     "sdrs_storaged.control.meta.memory",  # the MetaStore's twin: tests run the control plane on it

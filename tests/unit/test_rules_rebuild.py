@@ -275,6 +275,7 @@ def test_what_only_the_catalog_knows_comes_back_from_its_copy_and_the_rest_from_
         listed = await lost.states()
         trash = {save.save_id for save in await lost.trash()}
         retention = lost.controller.members.pool(DEFAULT_POOL).retention
+        scheduled = {key: value for key, value in (await contents(lost.store)).items() if key.startswith(keys.SCHEDULE)}
         await witnesses.meet(lost)
         cluster, last = await rebuilt(witnesses, tmp_path)
         assert [state for state in await cluster.states() if state[0] != 50] == [s for s in listed if s[0] != 50]
@@ -285,6 +286,9 @@ def test_what_only_the_catalog_knows_comes_back_from_its_copy_and_the_rest_from_
         job = await cluster.records.get(keys.job(JOB), Job)
         assert job
         assert job.value.attempt == 4
+        rebuilt_records = await contents(cluster.store)
+        assert len(scheduled) == 2
+        assert scheduled.items() <= rebuilt_records.items()
         groups = cluster.controller.members.groups()
         assert groups
         assert all(group.epoch == first_epoch(2) for group in groups)  # above all that nodes remember (I3)

@@ -82,7 +82,8 @@ class UpOutcome:
     pool: Pool | None = None
     # What an operator has to do before the cluster works; empty: it does.
     halted: str = ""
-    # Why there is no scheduler, though one was asked for; empty: it runs, or nobody did.
+    has_scheduler: bool = False
+    # Why there is none, though one was asked for; empty: it runs, or nobody did.
     no_scheduler: str = ""
 
 
@@ -109,7 +110,9 @@ def bring_up(directory: Path, wish: Wish, tell: Tell) -> UpOutcome:
         else:
             write_layout(directory, layout)
         outcome = _launch(directory, layout, wish, running, tell)
-        if wish.scheduler and not outcome.halted and not any(process.name == SCHEDULER for process in running):
+        if any(process.name == SCHEDULER for process in running):
+            outcome = replace(outcome, has_scheduler=True)
+        elif wish.scheduler and not outcome.halted:
             outcome = _with_scheduler(outcome, layout, tell)
         write_pointer(Pointer(layout.url, directory))
     return outcome
@@ -151,7 +154,7 @@ def _with_scheduler(outcome: UpOutcome, layout: Layout, tell: Tell) -> UpOutcome
     failure = start_scheduler(scheduler_daemon(outcome.dir, layout), tell)
     if failure:
         return replace(outcome, no_scheduler=failure)
-    return replace(outcome, started=(*outcome.started, SCHEDULER))
+    return replace(outcome, started=(*outcome.started, SCHEDULER), has_scheduler=True)
 
 
 def _asked(url: str, question: Callable[[Cluster], T]) -> T:

@@ -98,6 +98,7 @@ def _emit_up(settings: Settings, outcome: UpOutcome, nodes: int | None) -> None:
                 "pool": pool.name if pool is not None else None,
                 "level": str(pool.level) if pool is not None else None,
                 "halted": outcome.halted,
+                "scheduler": outcome.has_scheduler,
                 "no_scheduler": outcome.no_scheduler,
             }
         )
@@ -106,7 +107,8 @@ def _emit_up(settings: Settings, outcome: UpOutcome, nodes: int | None) -> None:
         emit_warning(settings, f"the cluster has {outcome.node_count} nodes: `up` adds nodes but never removes any")
     nodes_running = "1 node" if outcome.node_count == 1 else f"{outcome.node_count} nodes"
     control = "a controller" if outcome.store == "sqlite" else "two controllers on three etcds"
-    where = f"{control} and {nodes_running} at {outcome.url}, data and logs in {outcome.dir}"
+    parts = f"{control}, {nodes_running} and a scheduler" if outcome.has_scheduler else f"{control} and {nodes_running}"
+    where = f"{parts} at {outcome.url}, data and logs in {outcome.dir}"
     if pool is not None:
         where += f'\npool "{pool.name}" is at {pool.level}, {stores(pool)}'
     if outcome.no_scheduler:

@@ -141,7 +141,9 @@ class WatchRecordsRequest(_message.Message):
     def __init__(self, prefix: _Optional[str] = ..., after_revision: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class WatchRecordsResponse(_message.Message):
-    __slots__ = ["revision"]
+    __slots__ = ["other_history", "revision"]
+    OTHER_HISTORY_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    other_history: bool
     revision: int
-    def __init__(self, revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, revision: _Optional[int] = ..., other_history: bool = ...) -> None: ...

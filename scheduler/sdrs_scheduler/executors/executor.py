@@ -58,6 +58,8 @@ class LaunchOrder:
     # Nodes that it must not get, where the executor (Slurm) has a say of its own.
     excluded_nodes: tuple[str, ...] = ()
     signal: str = "TERM"
+    # Which GPUs of a node with several types; empty: any.
+    gpu_type: str = ""
 
 
 class RunState(StrEnum):
@@ -90,6 +92,8 @@ class RunFacts:
     log_files: tuple[str, ...] = ()
     # In the executor's words: why it waits or how it ended.
     detail: str = ""
+    # The executor itself took its nodes away for somebody else (Slurm's preemption): no fault of the run.
+    preempted: bool = False
 
 
 class Executor(ABC):

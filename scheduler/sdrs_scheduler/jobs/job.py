@@ -95,6 +95,8 @@ class Attempt:
     resume_step: int | None = None
     # Why it is this generation and not a newer one; empty: it is the newest.
     resume_note: str = ""
+    # The newest commit of its history when it began, by the controller's clock: what is later is its own work.
+    fresh_after_unix_ms: int = 0
     # From when on it could have run: submitted, or its forerunner ended and the backoff was over.
     eligible_unix_ms: int = 0
     scheduled_unix_ms: int = 0
@@ -102,6 +104,10 @@ class Attempt:
     # The first beat, or the first sign of life: what it loaded is there.
     running_unix_ms: int = 0
     warned_unix_ms: int = 0
+    # Why it was warned: "for llm-7b-1f2e (priority 90)".
+    warned_because: str = ""
+    # The commit of the newest generation at that time, by the controller's clock: a later one answers the warning.
+    warned_after_unix_ms: int = 0
     ended_unix_ms: int = 0
     # When the scheduler noticed the end; how long detection took is the difference.
     detected_unix_ms: int = 0
@@ -110,6 +116,9 @@ class Attempt:
     durable_unix_ms: int = 0
     exit_codes: Mapping[str, int] = field(default_factory=dict)
     log_files: tuple[str, ...] = ()
+    # Of its GPUs while it ran, 0 to 1, as the job told; None: it did not.
+    utilization: float | None = None
+    # Set before it ended: it is being killed for this.
     verdict: Verdict | None = None
 
 
@@ -135,6 +144,8 @@ class Job:
     progress_step: int | None = None
     # How many generations to go back further at the next start.
     roll_back: int = 0
+    # Where the last roll back led, until something new came of it: never further than this step (-1: the beginning).
+    resume_at_most: int | None = None
     excluded_nodes: tuple[str, ...] = ()
     # The ids of the jobs that must have succeeded first.
     depends_on: tuple[JobId, ...] = ()
@@ -142,3 +153,9 @@ class Job:
     why: str = ""
     story: tuple[Line, ...] = ()
     ended_unix_ms: int = 0
+    # How its last attempt ended, in a sentence.
+    last_end: str = ""
+    # How long its attempts that are over ran in all.
+    ran_ms: int = 0
+    # Somebody was preempted for it since it began to wait.
+    is_promised: bool = False

@@ -56,6 +56,9 @@ class Pending:
     waits_for: tuple[str, ...] = ()
     # When it last began to wait: submitted, preempted, or failed. Aging counts from here.
     waiting_since_unix: float = 0.0
+    # Somebody was preempted for it since it began to wait: it is served before all others, so that no one else
+    # takes what was freed for it.
+    is_promised: bool = False
 
 
 @dataclass(frozen=True, slots=True)

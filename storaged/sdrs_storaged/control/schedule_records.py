@@ -130,6 +130,12 @@ class ScheduleRecords:
             revision = await self._newest(prefix)
         return revision
 
+    async def is_of_another_history(self, revision: int) -> bool:
+        """Whether nobody can have heard of ``revision`` from this store: a catalog that was brought back from a copy
+        counts anew, and whoever waited for more than it had would wait for long.
+        """
+        return revision > self._records.revision and revision > await self._records.store.revision()
+
     async def _newest(self, prefix: str) -> int:
         if self._floor_revision is None:
             self._floor_revision = await self._records.store.revision()

@@ -39,6 +39,9 @@ class ScheduleService:
 
     async def watch_records(self, request: pb.WatchRecordsRequest) -> pb.WatchRecordsResponse:
         wait_seconds = min(request.wait_ms, MAX_WAIT_MS) / 1000
+        if await self._schedule_records.is_of_another_history(request.after_revision):
+            revision = await self._schedule_records.newest(request.prefix, 0, 0)
+            return pb.WatchRecordsResponse(revision=revision, other_history=True)
         revision = await self._schedule_records.newest(request.prefix, request.after_revision, wait_seconds)
         return pb.WatchRecordsResponse(revision=revision)
 

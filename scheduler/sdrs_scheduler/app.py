@@ -1,0 +1,141 @@
+"""The scheduler as a process: the only place that wires."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+import sys
+import threading
+from contextlib import ExitStack
+from dataclasses import fields
+from pathlib import Path
+
+import sdrs
+from sdrs.cluster import Cluster
+from sdrs_core.errors import InvalidArgumentError, SdrsError
+from sdrs_scheduler.assembly import Parts, Settings, assemble
+from sdrs_scheduler.clock import SystemClock
+from sdrs_scheduler.config import Config, load_config
+from sdrs_scheduler.executors.executor import Executor
+from sdrs_scheduler.executors.local.executor import LocalExecutor, LocalSettings
+from sdrs_scheduler.executors.local.local_nodes import LocalNodes, LocalNodesConfig, make_probe
+from sdrs_scheduler.executors.slurm.executor import SlurmExecutor
+from sdrs_scheduler.executors.slurm.settings import SlurmSettings
+from sdrs_scheduler.jobs.job import Attempt, Job
+from sdrs_scheduler.jobs.machine import MachineSettings
+from sdrs_scheduler.jobs.strikes import StrikeSettings
+from sdrs_scheduler.keeping import KeepingSettings
+from sdrs_scheduler.logs import configure_logs, get_log
+from sdrs_scheduler.metrics import SchedulerMetrics, serve_metrics
+from sdrs_scheduler.observing import ObservingSettings
+from sdrs_scheduler.own_folder import OwnFolder
+from sdrs_scheduler.policy.settings import PolicySettings
+from sdrs_scheduler.storage import ClusterStorage
+from sdrs_scheduler.watching import Watch
+
+log = get_log("app")
+
+
+def settings_from(config: Config) -> Settings:
+    known = {item.name for item in fields(PolicySettings)}
+    if unknown := sorted(config.policy.keys() - known):
+        there_are = ", ".join(sorted(known))
+        raise InvalidArgumentError(f"policy.{unknown[0]} is no setting of the policy: there are {there_are}")
+    return Settings(
+        lease_seconds=config.lease_seconds,
+        machine=MachineSettings(config.stacks_seconds, config.start_seconds),
+        observing=ObservingSettings(settle_seconds=config.settle_seconds, trouble_seconds=config.trouble_seconds),
+        strikes=StrikeSettings(config.strikes.limit, config.strikes.window_seconds),
+        keeping=KeepingSettings(finished_seconds=config.finished_days * 86_400),
+        policy=PolicySettings(**config.policy),
+        verify_threads=config.verify_threads,
+    )
+
+
+def executors_from(config: Config, cluster: Cluster) -> dict[str, Executor]:
+    found: dict[str, Executor] = {}
+    if config.local.enabled:
+        local = config.local
+        nodes = LocalNodesConfig(local.gpus_per_node, local.gpu_type, frozenset(local.groups))
+        found["local"] = LocalExecutor(
+            config.data_dir,
+            LocalNodes(cluster.nodes, make_probe(local.probe_file), nodes),
+            LocalSettings(local.log_max_bytes, local.log_max_files),
+        )
+    if config.slurm.enabled:
+        slurm = config.slurm
+        folder = slurm.folder or config.data_dir / "slurm"
+        settings = slurm.model_dump(exclude={"enabled", "folder"})
+        found["slurm"] = SlurmExecutor(folder, SlurmSettings(**settings))
+    if not found:
+        raise InvalidArgumentError("no executor is enabled: set local.enabled or slurm.enabled")
+    return found
+
+
+def run(config: Config, stop: threading.Event) -> None:
+    """Until ``stop`` is set. Jobs go on."""
+    clock = SystemClock()
+    with ExitStack() as stack:
+        folder = OwnFolder(config.data_dir)
+        stack.callback(folder.close)
+        cluster = stack.enter_context(sdrs.connect(config.url))
+        # The folder's lock says that nobody else goes by this name: the last one to do so is dead.
+        holder = f"{socket.gethostname()}:{config.data_dir.resolve()}"
+        parts = assemble(
+            cluster.records,
+            ClusterStorage(cluster, f"scheduler at {socket.gethostname()}"),
+            executors_from(config, cluster),
+            clock,
+            settings_from(config),
+            holder=holder,
+            url=config.url,
+            is_alone=True,
+        )
+        stack.callback(parts.errands.close)
+        stack.callback(parts.verifying.close)
+        woken = threading.Event()
+        parts.errands.on_done = parts.verifying.on_done = woken.set
+        watch = Watch(cluster.records, woken.set)
+        watch.start()
+        stack.callback(watch.stop)
+        facts: dict[str, object] = {"started_unix_ms": clock.unix_ms(), "ready": True}
+        if config.metrics:
+            source = SchedulerMetrics(lambda: (_on_record(parts), clock.unix_ms(), parts.scheduler.leads))
+            facts["metrics"], stop_metrics = serve_metrics(source, config.metrics)
+            stack.callback(stop_metrics)
+        folder.announce(facts)
+        log.info("scheduler_runs", url=config.url, data_dir=str(config.data_dir))
+        while not stop.is_set():
+            parts.scheduler.tick()
+            is_busy = any(stored.value.state.has_nodes for stored in parts.book.jobs.values())
+            # Errands that come back one after the other must not make it spin.
+            stop.wait(config.tick_seconds / 4)
+            woken.wait(config.tick_seconds if is_busy else config.idle_tick_seconds)
+            woken.clear()
+        try:
+            parts.leader.resign()
+        except SdrsError as error:
+            log.warning("not_resigned", why=error.message)
+        log.info("scheduler_ends")
+
+
+def _on_record(parts: Parts) -> list[tuple[Job, list[Attempt]]]:
+    jobs = [stored.value for stored in list(parts.book.jobs.values())]
+    return [(job, [stored.value for stored in parts.book.ledger.attempts(job.id)]) for job in jobs]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="sdrs_scheduler", description="The scheduler of SDRS.")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE")
+    arguments = parser.parse_args()
+    stop = threading.Event()
+    try:
+        config = load_config(arguments.config)
+        configure_logs(config.log_level, config.log_format)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        run(config, stop)
+    except SdrsError as error:
+        sys.stderr.write(f"sdrs_scheduler: {error.message}\n")
+        sys.exit(error.exit_code)

@@ -1,0 +1,129 @@
+"""Runs attempts as Slurm jobs. Which nodes, the scheduler has decided; Slurm gives them, watches them and cleans up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from sdrs_core.errors import InvalidArgumentError
+from sdrs_scheduler.executors.executor import Executor, LaunchOrder, NodeFacts, RunFacts, RunState
+from sdrs_scheduler.executors.slurm import states
+from sdrs_scheduler.executors.slurm.commands import SlurmCommands, SlurmJob
+from sdrs_scheduler.executors.slurm.log_tail import tail_of
+from sdrs_scheduler.executors.slurm.run_folder import RunFolder
+from sdrs_scheduler.executors.slurm.script import job_name, job_script, node_script
+from sdrs_scheduler.executors.slurm.settings import SlurmSettings
+
+
+class SlurmExecutor(Executor):
+    """``folder`` must be the same one on this host and on all nodes: a shared file system."""
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: SlurmSettings | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._root = folder.absolute()
+        self._settings = settings or SlurmSettings()
+        self._slurm = SlurmCommands(self._settings)
+        self._clock = clock
+
+    def nodes(self) -> tuple[NodeFacts, ...]:
+        return states.node_facts(self._slurm.nodes())
+
+    def launch(self, order: LaunchOrder) -> None:
+        folder = self._folder(order.run)
+        if folder.submitted_job() or folder.was_begun():
+            return
+        _check(order)
+        scripts = job_script(order, folder.path, self._settings), node_script(order, folder.path)
+        with folder.locked(self._settings.deadline_seconds) as lock:
+            if not folder.submitted_job() and not folder.was_begun():
+                # Of a scheduler that was killed before it could write down what it had submitted.
+                orphan = self._job(order.run, folder)
+                folder.prepare(order, *scripts)
+                folder.record_submission(orphan.id if orphan else self._slurm.submit(folder.job_script, lock))
+
+    def poll(self, runs: Sequence[str]) -> Mapping[str, RunFacts]:
+        ends = {run: self._folder(run).read_end() for run in runs}
+        asked = [run for run, end in ends.items() if end is None]
+        jobs = self._slurm.jobs(map(job_name, asked)) if asked else []
+        return {run: end or self._facts(run, jobs) for run, end in ends.items()}
+
+    def warn(self, run: str, signal: str) -> None:
+        self._signal(run, signal)
+
+    def dump_stacks(self, run: str) -> None:
+        self._signal(run, "CONT", "USR2")
+
+    def kill(self, run: str) -> None:
+        if self._folder(run).read_end() is None:
+            # All of that name, so that nothing which was submitted twice begins now.
+            for job in self._slurm.jobs([job_name(run)]):
+                if states.state_of(job) is not RunState.ENDED:
+                    self._slurm.kill(job.id)
+
+    def log_tail(self, run: str, max_bytes: int) -> str:
+        return tail_of(self._folder(run).log_files(), max_bytes)
+
+    def forget(self, run: str) -> None:
+        self._folder(run).forget()
+
+    def _facts(self, run: str, jobs: Sequence[SlurmJob]) -> RunFacts:
+        folder = self._folder(run)
+        files = folder.files()
+        job = states.chosen((job for job in jobs if job.name == job_name(run)), files.claimed_by)
+        if job is None:
+            submitted = files.claimed_by or folder.submitted_job()
+            if not submitted:
+                return RunFacts(RunState.UNKNOWN)
+            job = self._slurm.accounted(submitted, job_name(run))
+            if job is None:
+                return states.forgotten_facts(submitted, files)
+        if states.state_of(job) is not RunState.ENDED:
+            return states.live_facts(job, files)
+        job = self._slurm.details(job)
+        if not states.is_settled(job, files, self._clock(), self._settings.settle_seconds):
+            return states.live_facts(job, files)
+        # Whether a node is down is seen now only, so the end is put down once and for all.
+        facts = states.end_facts(job, files, self._down_nodes() if job.state in states.LOST_A_NODE else ())
+        folder.record_end(facts)
+        return facts
+
+    def _down_nodes(self) -> list[str]:
+        return [node.name for node in self.nodes() if not node.is_up]
+
+    def _signal(self, run: str, *signals: str) -> None:
+        folder = self._folder(run)
+        if folder.read_end() is not None:
+            return
+        job = self._job(run, folder)
+        if job and states.state_of(job) is RunState.RUNNING:
+            # Of a command that runs once, without a step, all processes are the script's.
+            is_full = folder.files().is_launched_once
+            for signal in signals:
+                self._slurm.signal(job.id, signal, is_full=is_full)
+
+    def _job(self, run: str, folder: RunFolder) -> SlurmJob | None:
+        return states.chosen(self._slurm.jobs([job_name(run)]), folder.files().claimed_by)
+
+    def _folder(self, run: str) -> RunFolder:
+        if "/" in run or run.startswith("."):
+            raise InvalidArgumentError(f"{run!r} cannot name a run: it names a folder")
+        return RunFolder(self._root / run)
+
+
+def _check(order: LaunchOrder) -> None:
+    if not order.slots:
+        raise InvalidArgumentError(f"{order.run}: no nodes were chosen for it", run=order.run)
+    if not Path(order.workdir).is_dir():
+        raise InvalidArgumentError(
+            f"{order.run}: its workdir {order.workdir} is missing: create it on a file system that the scheduler and "
+            "all nodes share",
+            run=order.run,
+        )

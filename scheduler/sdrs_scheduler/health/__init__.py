@@ -1,0 +1,1 @@
+"""How GPUs are: a probe that reads them, and verdicts on what it read."""

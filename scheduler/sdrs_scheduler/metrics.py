@@ -1,0 +1,84 @@
+"""What Prometheus sees at /metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import (
+    GC_COLLECTOR,
+    PLATFORM_COLLECTOR,
+    PROCESS_COLLECTOR,
+    CollectorRegistry,
+    start_http_server,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from sdrs_scheduler.jobs.goodput import Goodput, cluster_goodput, job_goodput
+from sdrs_scheduler.jobs.job import Attempt, Job, JobState
+
+_SILENCE_SECONDS = 5.0
+
+
+class SchedulerMetrics(Collector):
+    """``read`` gives all jobs with their attempts, the time, and whether this scheduler decides."""
+
+    def __init__(self, read: Callable[[], tuple[list[tuple[Job, list[Attempt]]], int, bool]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        jobs, now_unix_ms, decides = self._read()
+        yield GaugeMetricFamily("sdrs_scheduler_decides", "1 if this scheduler decides", value=float(decides))
+        by_state = GaugeMetricFamily("sdrs_jobs", "Jobs on record", labels=["state"])
+        counts = dict.fromkeys(JobState, 0)
+        for job, _ in jobs:
+            counts[job.state] += 1
+        for state, count in counts.items():
+            by_state.add_metric([str(state)], count)
+        yield by_state
+        yield from _goodput_metrics(
+            cluster_goodput((job, job_goodput(job, attempts, now_unix_ms)) for job, attempts in jobs)
+        )
+
+
+def _goodput_metrics(total: Goodput) -> Iterable[Metric]:
+    times = GaugeMetricFamily("sdrs_jobs_gpu_seconds", "What became of the GPU time of jobs", labels=["what"])
+    times.add_metric(["effective"], total.effective_seconds)
+    times.add_metric(["lost"], total.lost_seconds)
+    times.add_metric(["loading"], total.loading_seconds)
+    times.add_metric(["queueing"], total.queueing_seconds)
+    yield times
+    if total.ratio is not None:
+        yield GaugeMetricFamily(
+            "sdrs_jobs_goodput_ratio", "Effective of all GPU time that jobs held", value=total.ratio
+        )
+    if total.utilization is not None:
+        yield GaugeMetricFamily("sdrs_jobs_gpu_utilization", "Of GPUs that jobs held", value=total.utilization)
+    spans = GaugeMetricFamily("sdrs_jobs_recovery_seconds", "What recoveries waited for, in all", labels=["part"])
+    spans.add_metric(["detect"], total.recovery.detect_seconds)
+    spans.add_metric(["decide"], total.recovery.decide_seconds)
+    spans.add_metric(["queue"], total.recovery.queue_seconds)
+    spans.add_metric(["load"], total.recovery.load_seconds)
+    yield spans
+    recoveries = CounterMetricFamily("sdrs_jobs_recoveries", "Attempts that followed a failure", labels=["failure"])
+    for failure, count in total.recoveries.items():
+        recoveries.add_metric([str(failure)], count)
+    yield recoveries
+
+
+def serve_metrics(source: Collector, address: str) -> tuple[str, Callable[[], None]]:
+    """The address taken, and how to stop."""
+    registry = CollectorRegistry()
+    for collector in (GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, source):
+        registry.register(collector)
+    host, _, port = address.rpartition(":")
+    server, _ = start_http_server(int(port), host, registry)
+    # Each connection has a thread: whoever says nothing is left after a while, and that is no error.
+    server.RequestHandlerClass.timeout = _SILENCE_SECONDS  # type: ignore[attr-defined]
+    server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+
+    return f"{host}:{server.server_port}", stop

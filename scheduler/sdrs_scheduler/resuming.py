@@ -1,0 +1,98 @@
+"""From where waiting jobs go on: generations are verified in threads of their own, while the job waits anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sdrs_scheduler.clock import Clock
+from sdrs_scheduler.errands import Errands, Outcome
+from sdrs_scheduler.jobs.job import Job
+from sdrs_scheduler.jobs.resume import Check, Generation, Resumption, choose
+from sdrs_scheduler.logs import get_log
+from sdrs_scheduler.storage import Storage
+
+log = get_log("resuming")
+
+# What was read through is believed for so long.
+_BELIEVED_SECONDS = 600.0
+# The newest generation may be one that is out of reach only for now: so long it is waited for before an older one does.
+_PATIENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    check: Check
+    at: float
+
+
+class Resolver:
+    def __init__(self, storage: Storage, errands: Errands, clock: Clock) -> None:
+        self._storage = storage
+        self._errands = errands
+        self._clock = clock
+        self._checks: dict[str, _Known] = {}
+        self._undecided_since: dict[str, float] = {}
+        self._answers: dict[str, tuple[float, Resumption]] = {}
+
+    def collect(self) -> None:
+        self._errands.collect()
+
+    def request(self, job: Job, max_age_seconds: float) -> None:
+        """Find out; the answer is there some time later. One that is younger than this is not asked for again."""
+        known = self._answers.get(job.id)
+        if known is not None and self._clock.monotonic() - known[0] < max_age_seconds:
+            return
+        self._errands.run(f"resume:{job.id}", lambda: self._look(job), lambda outcome: self._take(job, outcome))
+
+    def answer(self, job: Job, since: float) -> Resumption | None:
+        """What was found out after ``since`` (monotonic)."""
+        known = self._answers.get(job.id)
+        return known[1] if known is not None and known[0] >= since else None
+
+    def drop(self, job_id: str) -> None:
+        self._answers.pop(job_id, None)
+
+    def _look(self, job: Job) -> Resumption | None:
+        """One round: read the list, verify what has to be verified. None: not decided yet."""
+        checks: dict[str, Check] = dict(self._believed())
+        while True:
+            chosen = choose(
+                self._storage.generations(job.spec.history),
+                checks,
+                resume=job.spec.checkpoint.resume,
+                roll_back=job.roll_back,
+                at_most_step=job.resume_at_most,
+            )
+            if isinstance(chosen, Resumption):
+                return chosen
+            check = self._check(job, chosen)
+            if check is None:
+                return None
+            checks[chosen.save_id] = check
+
+    def _believed(self) -> Mapping[str, Check]:
+        now = self._clock.monotonic()
+        return {
+            save_id: known.check
+            for save_id, known in list(self._checks.items())
+            if known.check.is_whole and now - known.at < _BELIEVED_SECONDS
+        }
+
+    def _check(self, job: Job, generation: Generation) -> Check | None:
+        """None: it is out of reach, and may be back soon."""
+        check = self._storage.check(job.spec.history, generation)
+        now = self._clock.monotonic()
+        log.info("generation_verified", job=job.id, step=generation.step, is_whole=check.is_whole, why=check.problem)
+        if check.is_whole is None:
+            since = self._undecided_since.setdefault(generation.save_id, now)
+            return check if now - since >= _PATIENCE_SECONDS else None
+        self._undecided_since.pop(generation.save_id, None)
+        self._checks[generation.save_id] = _Known(check, now)
+        return check
+
+    def _take(self, job: Job, outcome: Outcome[Resumption | None]) -> None:
+        if outcome.error is not None:
+            log.warning("resumption_not_decided_yet", job=job.id, why=str(outcome.error))
+        elif outcome.value is not None:
+            self._answers[job.id] = (self._clock.monotonic(), outcome.value)

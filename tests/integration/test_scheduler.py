@@ -1,0 +1,92 @@
+"""A real scheduler over real daemons, with real jobs that save."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sdrs_scheduler.jobs.job import JobState, Wish
+from sdrs_scheduler.jobs.spec import CheckpointWish, FailureClass, HangWatch, Resources
+from tests.support.cluster import LocalCluster
+from tests.support.scheduler_process import TRAINER, Jobs, scheduled
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture(scope="module")
+def jobs(shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    with scheduled(shared_cluster, tmp_path_factory.mktemp("scheduler"), stacks_seconds=1.0) as jobs:
+        yield jobs
+
+
+def test_a_job_that_is_killed_goes_on_from_its_verified_checkpoint_with_the_same_result(jobs: Jobs) -> None:
+    job_id = jobs.submit("killed", TRAINER, environment={"GOAL": "25"})
+    jobs.reach(job_id, JobState.RUNNING)
+    jobs.saved("killed", 3)
+    os.kill(jobs.running_pid(job_id), signal.SIGKILL)
+    job = jobs.reach(job_id, JobState.SUCCEEDED)
+    first, second = jobs.attempts(job_id)
+    assert first.verdict is not None
+    assert first.verdict.failure is FailureClass.KILLED
+    assert second.resume_step is not None
+    assert second.resume_step >= 3
+    assert any("verified" in line.text for line in job.story)
+    assert f"sum {sum(range(26)):.1f}" in _log(jobs, job_id)
+
+
+def test_a_warned_job_saves_and_leaves_and_comes_back_when_it_is_released(jobs: Jobs) -> None:
+    job_id = jobs.submit("held", TRAINER, checkpoint=CheckpointWish(grace_seconds=60))
+    jobs.reach(job_id, JobState.RUNNING)
+    jobs.saved("held", 2)
+    jobs.ledger.wish(job_id, Wish.HOLD, "ann")
+    jobs.reach(job_id, JobState.HELD)
+    first = jobs.attempts(job_id)[0]
+    assert first.verdict is not None
+    assert first.verdict.failure is FailureClass.PREEMPTED
+    # It was not the grace that ended it.
+    assert first.ended_unix_ms - first.warned_unix_ms < 60_000
+    newest = jobs.cluster.checkpoints("held").latest()
+    jobs.ledger.wish(job_id, Wish.RELEASE, "ann")
+    jobs.reach(job_id, JobState.RUNNING, attempt=2)
+    assert newest is not None
+    assert jobs.attempts(job_id)[1].resume_step == newest.step
+    jobs.ledger.wish(job_id, Wish.CANCEL, "ann")
+    jobs.reach(job_id, JobState.CANCELLED)
+    assert jobs.pids(job_id) == []
+
+
+def test_a_frozen_job_hangs_has_its_stacks_dumped_and_is_restarted(jobs: Jobs) -> None:
+    job_id = jobs.submit("frozen", TRAINER, hang=HangWatch(heartbeat_seconds=8))
+    jobs.reach(job_id, JobState.RUNNING)
+    jobs.saved("frozen", 2)
+    os.kill(jobs.running_pid(job_id), signal.SIGSTOP)
+    jobs.reach(job_id, JobState.RUNNING, attempt=2)
+    first = jobs.attempts(job_id)[0]
+    assert first.verdict is not None
+    assert first.verdict.failure is FailureClass.HANG
+    assert "most recent call first" in _log(jobs, job_id, attempt=1)
+    jobs.ledger.wish(job_id, Wish.CANCEL, "ann")
+    jobs.reach(job_id, JobState.CANCELLED)
+
+
+def test_what_a_job_says_by_its_exit_code_counts(jobs: Jobs) -> None:
+    requeues = jobs.submit("requeues", "import os, sys; sys.exit(0 if os.environ['SDRS_ATTEMPT'] == '2' else 75)")
+    never = jobs.submit("never", "import sys; sys.exit(93)")
+    job = jobs.reach(requeues, JobState.SUCCEEDED)
+    assert job.attempt == 2
+    assert jobs.reach(never, JobState.FAILED).attempt == 1
+
+
+def test_a_job_that_needs_more_than_there_is_is_told_so(jobs: Jobs) -> None:
+    job_id = jobs.submit("huge", "", resources=Resources(64, 8))
+    wait_for(lambda: "64" in jobs.job(job_id).why, "why it waits", 60)
+    jobs.ledger.wish(job_id, Wish.CANCEL, "ann")
+    jobs.reach(job_id, JobState.CANCELLED)
+
+
+def _log(jobs: Jobs, job_id: str, attempt: int = 0) -> str:
+    number = attempt or jobs.job(job_id).attempt
+    return "".join(Path(name).read_text() for name in jobs.attempts(job_id)[number - 1].log_files)
