@@ -13,7 +13,7 @@ from sdrs_core.errors import InvalidArgumentError, UnavailableError
 from sdrs_scheduler.executors.executor import Exit, RunState
 from sdrs_scheduler.executors.slurm.executor import SlurmExecutor
 from sdrs_scheduler.jobs.spec import Launch
-from tests.support.executors import Bench
+from tests.support.executors import Bench, slurm_bench
 from tests.support.slurm import SlurmCluster, needs_slurm, running_slurm
 from tests.support.waiting import wait_for
 
@@ -42,9 +42,8 @@ def slurm() -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def bench(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(lambda: SlurmExecutor(tmp_path / "runs", slurm.settings), tmp_path)
-    yield bench
-    bench.end_all()
+    with slurm_bench(tmp_path, slurm) as bench:
+        yield bench
 
 
 def job_ids(slurm: SlurmCluster, bench: Bench, run: str) -> list[str]:
