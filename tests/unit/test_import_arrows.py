@@ -46,6 +46,7 @@ ENTRY_POINTS = {
     "sdrs_storaged.__main__",
     "sdrs_storaged.app",
     "sdrs_storaged.control.meta.memory",  # the MetaStore's twin: tests run the control plane on it
+    "sdrs_scheduler.executors.local.shepherd",  # a process for each run
 }
 
 # What `pip install sdrs` brings. The SDK and what it stands on may import no more than this when they are loaded;
