@@ -179,13 +179,16 @@ def test_a_node_that_fails_ends_deaf_processes_of_others(real_bench: Bench) -> N
 def test_stacks_come_into_the_log(real_bench: Bench, is_stopped: bool) -> None:
     bench = real_bench
     # The shell in between does not know the signal, and must not die of it.
-    run = bench.launched(f"{script(bench, DUMPS)}; true")
+    run = bench.launched(f"{script(bench, DUMPS)}; echo the shell lives")
     pid = bench.pid("pid")
     if is_stopped:
         os.kill(pid, signal.SIGSTOP)
     bench.executor.dump_stacks(run)
     bench.said(run, "waits_for_godot")
     assert bench.facts(run).state is RunState.RUNNING
+    os.kill(pid, signal.SIGKILL)
+    assert bench.ended(run).exits == {bench.nodes[0]: Exit(code=0)}
+    assert "the shell lives" in bench.log(run)
 
 
 def test_logs_are_files(real_bench: Bench) -> None:

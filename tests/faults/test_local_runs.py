@@ -23,6 +23,7 @@ from tests.support.file_systems import needs_root, small_file_system
 from tests.support.waiting import wait_for
 
 COUNTS = "echo start >> starts; echo ready; sleep 600"
+BY_HAND = [sys.executable, "-P", "-m", "sdrs_scheduler.executors.local.shepherd"]
 # As a scheduler does it that is killed in the middle of things.
 LAUNCHES = """
 import json, sys, time
@@ -36,6 +37,24 @@ slots = tuple(Slot(slot["node"], tuple(slot["gpus"])) for slot in fields.pop("sl
 LocalExecutor(Path(sys.argv[1]), list).launch(LaunchOrder(slots=slots, launch=Launch(fields.pop("launch")), **fields))
 print("launched", flush=True)
 time.sleep(600)
+"""
+
+# A shepherd to which something happens when it writes a record.
+SHEPHERD = """
+import os, sys
+from pathlib import Path
+from sdrs_scheduler.executors.local import run_folder, shepherd
+write = run_folder.RunFolder.write_text
+def write_text(folder, name, text):
+    if name == sys.argv[2] and sys.argv[3] == "dies before":
+        os.kill(os.getpid(), 9)
+    write(folder, name, text)
+    if name == sys.argv[2] and sys.argv[3] == "dies after":
+        os.kill(os.getpid(), 9)
+    if name == sys.argv[2] and sys.argv[3] == "is killed after":
+        (folder.path / "kill").touch()
+run_folder.RunFolder.write_text = write_text
+sys.exit(shepherd.main(sys.argv[1]))
 """
 
 
@@ -62,7 +81,7 @@ def starts(bench: Bench) -> int:
 
 def scheduler(bench: Bench, order: LaunchOrder) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", LAUNCHES, str(bench.folder.parent / "executor"), json.dumps(asdict(order))]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def test_a_run_outlives_its_scheduler_and_its_exit_code_is_not_lost(bench: Bench) -> None:
@@ -71,7 +90,7 @@ def test_a_run_outlives_its_scheduler_and_its_exit_code_is_not_lost(bench: Bench
         assert first.stdout is not None
         assert first.stdout.readline() == "launched\n"
         # Ctrl-C and the end of a terminal meet its whole process group; a run is not in it.
-        os.kill(first.pid, SIGKILL)
+        os.killpg(first.pid, SIGKILL)
     assert bench.running(order.run).nodes == ("n1", "n2")
     (bench.folder / "go").touch()
     assert next(iter(bench.ended(order.run).exits.values())) == Exit(code=6)
@@ -126,16 +145,90 @@ def test_a_launch_cut_off_after_each_of_its_steps_is_repeated(
     assert starts(bench) == 1
 
 
+@pytest.mark.parametrize(
+    ("record", "what", "start_count", "exits"),
+    [
+        ("begun.json", "dies before", 1, {"n1": Exit(code=6)}),  # nothing had begun: the repeat begins
+        ("begun.json", "dies after", 0, {}),
+        ("workers.json", "dies before", 0, {}),
+        ("workers.json", "dies after", 0, {}),
+        ("exits.json", "dies before", 1, {}),
+        ("exits.json", "dies after", 1, {"n1": Exit(code=6)}),
+        ("ended.json", "dies before", 1, {"n1": Exit(code=6)}),
+        ("ended.json", "dies after", 1, {"n1": Exit(code=6)}),
+    ],
+)
+def test_a_shepherd_killed_at_each_of_its_records_never_leads_to_two_starts(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    record: str,
+    what: str,
+    start_count: int,
+    exits: dict[str, Exit],
+) -> None:
+    order = bench.order("echo start >> starts; exit 6")
+    said = strange_shepherd(bench, order, monkeypatch, record, what)
+    assert said == ("it was killed while it started" if record in ("begun.json", "workers.json") else "")
+    if record == "begun.json" and what == "dies before":
+        assert bench.facts(order.run).state is RunState.UNKNOWN
+    bench.executor.launch(order)
+    facts = bench.ended(order.run)
+    bench.executor.launch(order)
+    assert bench.facts(order.run) == facts
+    assert facts.exits == exits
+    assert starts(bench) == start_count
+
+
+def test_a_kill_that_comes_while_a_shepherd_starts_is_not_missed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = bench.order(COUNTS)
+    strange_shepherd(bench, order, monkeypatch, "begun.json", "is killed after")
+    assert bench.ended(order.run).detail == "killed by the scheduler"
+    assert starts(bench) == 0
+
+
+def strange_shepherd(bench: Bench, order: LaunchOrder, monkeypatch: pytest.MonkeyPatch, record: str, what: str) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(executor_module.LocalExecutor, "_start_shepherd", lambda *_: None)
+        bench.executor.launch(order)
+    command = [sys.executable, "-c", SHEPHERD, str(folder_of(bench, order.run)), record, what]
+    done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+    folder = RunFolder(folder_of(bench, order.run))
+    wait_for(lambda: not folder.is_locked(), "the end of the shepherd", PATIENCE_SECONDS)
+    return done.stderr
+
+
 def test_many_shepherds_at_once_start_one_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     order = bench.order(COUNTS)
     with monkeypatch.context() as patch:
         patch.setattr(executor_module.LocalExecutor, "_start_shepherd", lambda *_: None)
         bench.executor.launch(order)
-    command = [sys.executable, "-P", "-m", "sdrs_scheduler.executors.local.shepherd"]
-    several = [subprocess.Popen([*command, str(folder_of(bench, order.run))]) for _ in range(5)]
+    several = [subprocess.Popen([*BY_HAND, str(folder_of(bench, order.run))]) for _ in range(5)]
     assert [one.wait(PATIENCE_SECONDS) for one in several] == [0] * 5
     bench.said(order.run, "ready")
     assert starts(bench) == 1
+
+
+def test_a_shepherd_that_finds_the_traces_of_another_starts_nothing(bench: Bench) -> None:
+    run = bench.launched(COUNTS)
+    bench.said(run, "ready")
+    os.kill(shepherd_pid(bench, run), SIGKILL)
+    folder = RunFolder(folder_of(bench, run))
+    wait_for(lambda: not folder.is_locked(), "the end of the shepherd", PATIENCE_SECONDS)
+    subprocess.run([*BY_HAND, str(folder.path)], check=True)
+    bench.ended(run)
+    assert starts(bench) == 1
+
+
+def test_a_kill_that_was_cut_off_still_counts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = bench.order(COUNTS)
+    with monkeypatch.context() as patch:
+        patch.setattr(executor_module.LocalExecutor, "_start_shepherd", lambda *_: None)
+        bench.executor.launch(order)
+    (folder_of(bench, order.run) / "kill").touch()
+    bench.executor.launch(order)
+    facts = bench.facts(order.run)
+    assert (facts.state, facts.exits, facts.detail) == (RunState.ENDED, {}, "killed before it started")
+    assert starts(bench) == 0
 
 
 def test_a_shepherd_that_comes_after_the_kill_starts_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,17 +240,15 @@ def test_a_shepherd_that_comes_after_the_kill_starts_nothing(bench: Bench, monke
     facts = bench.facts(order.run)
     assert (facts.state, facts.exits) == (RunState.ENDED, {})
     bench.executor.launch(order)
-    subprocess.run(
-        [sys.executable, "-P", "-m", "sdrs_scheduler.executors.local.shepherd", str(folder_of(bench, order.run))],
-        check=True,
-    )
+    subprocess.run([*BY_HAND, str(folder_of(bench, order.run))], check=True)
     assert bench.facts(order.run) == facts
     assert starts(bench) == 0
 
 
 def test_what_a_killed_shepherd_leaves_is_ended(bench: Bench) -> None:
-    # One in its session, one in a session of its own; and one node that ended before.
-    command = "[ $SDRS_NODE_RANK = 1 ] && exit 0; setsid sleep 600 & echo $! > far; sleep 600 & echo $! > near; wait"
+    # One in a session of its own, one that has lost the run's mark; and one node that ended before.
+    command = "[ $SDRS_NODE_RANK = 1 ] && exit 0; setsid sleep 600 & echo $! > far; "
+    command += "env -i sleep 600 & echo $! > near; wait"
     run = bench.launched(command, node_count=2)
     pids = [bench.pid("near"), bench.pid("far")]
     wait_for(lambda: bench.facts(run).exits, "the exit of the second node", PATIENCE_SECONDS)

@@ -55,7 +55,7 @@ SelectTypeParameters=CR_Core_Memory
 DefMemPerNode=500
 GresTypes=gpu
 ReturnToService=2
-SlurmdTimeout=10
+SlurmdTimeout=5
 KillWait=2
 MinJobAge=300
 PropagateResourceLimits=NONE
@@ -101,8 +101,10 @@ class SlurmCluster:
             self.start_node(name)
         self.wait_until_up()
 
-    def start_controller(self) -> None:
-        self.controller = self._spawn("slurmctld", ["slurmctld", "-D", "-f", str(self.conf_file)])
+    def start_controller(self, *, is_blank: bool = False) -> None:
+        """``is_blank``: it has forgotten all jobs."""
+        flags = ["-c"] if is_blank else []
+        self.controller = self._spawn("slurmctld", ["slurmctld", "-D", *flags, "-f", str(self.conf_file)])
         wait_for(lambda: self.run("scontrol", "ping", check=False).returncode == 0, "slurmctld to answer", 60)
 
     def end_controller(self) -> None:

@@ -95,14 +95,8 @@ def problem_of(reading: GpuReading, now_unix_ms: int, tolerance: Tolerance) -> s
 
 
 def _is_held(xid: Xid, now_unix_ms: int, tolerance: Tolerance) -> bool:
-    fault = fault_of(xid.number)
-    if fault is Fault.HARDWARE:
-        seconds = tolerance.hardware_seconds
-    elif fault is Fault.CONTAINED:
-        seconds = tolerance.contained_seconds
-    else:
-        return False
-    return now_unix_ms - xid.unix_ms < seconds * 1000
+    seconds = {Fault.HARDWARE: tolerance.hardware_seconds, Fault.CONTAINED: tolerance.contained_seconds}
+    return now_unix_ms - xid.unix_ms < seconds.get(fault_of(xid.number), 0.0) * 1000
 
 
 def utilization_of(readings: Sequence[GpuReading], node: str, gpus: Collection[int]) -> float | None:

@@ -33,6 +33,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 # Who only looks whether it is taken holds it for an instant.
 _LOCK_WAIT_SECONDS = 2.0
 _READ_BYTES = 1 << 16
+_STARTED = b"started"
 _ENDING_TICK_SECONDS = 0.05
 _WATCH_TICK_SECONDS = 1.0
 
@@ -256,10 +257,11 @@ def main(path: str) -> int:
         os.close(theirs)
         with open(ours, "rb") as told:
             message = told.read()
-        sys.stderr.buffer.write(message)
-        return 1 if message else 0
+        if message == _STARTED:
+            return 0
+        sys.stderr.buffer.write(message or b"it was killed while it started")
+        return 1
     os.close(ours)
-    os.setsid()
     _redirect(folder)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     shepherd = Shepherd(folder, plan)
@@ -268,6 +270,7 @@ def main(path: str) -> int:
     except OSError as error:
         os.write(theirs, str(error).encode())
         return 1
+    os.write(theirs, _STARTED)
     os.close(theirs)
     os.chdir("/")
     shepherd.keep()

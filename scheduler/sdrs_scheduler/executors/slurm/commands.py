@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sdrs_core.errors import InvalidArgumentError, UnavailableError
@@ -34,7 +34,7 @@ _OUT_OF_REACH = (
 # What commands say of a job that is over, or that Slurm has already dropped from its memory.
 _OVER = ("invalid job id", "already completing or completed", "job/step already", "job is pending execution")
 
-_JOB_FORMAT = "%i|%T|%r|%S|%e|%N|%j"
+_JOB_FORMAT = "%i|%T|%r|%S|%e|%N|%j|%o"
 _NODE_FORMAT = "%N|%T|%G|%R|%f|%E"
 _ACCOUNT_FORMAT = "JobIDRaw,State,Start,End,ExitCode,NodeList,JobName"
 
@@ -51,6 +51,8 @@ class SlurmJob:
     ended_unix: int = 0
     # Where it runs or ran, as Slurm writes it: n[1-2].
     node_list: str = ""
+    # The path of its script.
+    script: str = ""
     exit_code: int = 0
     exit_signal: int = 0
     failed_node: str = ""
@@ -84,7 +86,7 @@ class SlurmCommands:
         """Those that Slurm has in memory: what ended stays there for MinJobAge."""
         filters = ["--states=all", f"--user={os.getuid()}", "--name=" + ",".join(names)]
         answer = self._run(["squeue", "--noheader", *filters, f"--format={_JOB_FORMAT}"])
-        return [_job(line.split("|", 6)) for line in answer.splitlines() if line.count("|") >= 6]
+        return [_job(line.split("|", 7)) for line in answer.splitlines() if line.count("|") >= 7]
 
     def details(self, job: SlurmJob) -> SlurmJob:
         """With how it ended, which squeue does not tell."""
@@ -95,18 +97,8 @@ class SlurmCommands:
                 return job
             raise
         code, signal = _exit_code(_field(answer, "ExitCode"))
-        return SlurmJob(
-            job.id,
-            job.name,
-            job.state,
-            job.reason,
-            job.started_unix,
-            job.ended_unix,
-            job.node_list,
-            code,
-            signal,
-            _field(answer, "FailedNode").replace("(null)", ""),
-        )
+        failed_node = _field(answer, "FailedNode").replace("(null)", "")
+        return replace(job, exit_code=code, exit_signal=signal, failed_node=failed_node)
 
     def accounted(self, job_id: int, name: str) -> SlurmJob | None:
         """From accounting, if there is any, what slurmctld has dropped."""
@@ -122,7 +114,8 @@ class SlurmCommands:
                 code, signal = _exit_code(words[4])
                 # "CANCELLED by 1000"
                 state = words[1].split()[0] if words[1] else ""
-                return SlurmJob(job_id, name, state, "", _time(words[2]), _time(words[3]), words[5], code, signal)
+                job = SlurmJob(job_id, name, state, "", _time(words[2]), _time(words[3]), words[5])
+                return replace(job, exit_code=code, exit_signal=signal)
         return None
 
     def nodes(self) -> list[SlurmNode]:
@@ -130,10 +123,9 @@ class SlurmCommands:
         answer = self._run(["sinfo", "--noheader", "--Node", *where, f"--format={_NODE_FORMAT}"])
         return [SlurmNode(*line.split("|", 5)) for line in answer.splitlines() if line.count("|") >= 5]
 
-    def signal(self, job_id: int, signal: str, *, is_full: bool) -> None:
-        """To every process of the job's steps, with ``is_full`` to those of its script as well."""
-        flags = ["--full"] if is_full else []
-        self._try(["scancel", f"--signal={signal}", *flags, str(job_id)])
+    def signal(self, job_id: int, signal: str) -> None:
+        """To the shell of the job's script."""
+        self._try(["scancel", "--batch", f"--signal={signal}", str(job_id)])
 
     def kill(self, job_id: int) -> None:
         # scancel alone asks with TERM first, and waits for KillWait: whoever kills has waited long enough.
@@ -197,7 +189,7 @@ def _says(words: str, phrases: Sequence[str]) -> bool:
 
 
 def _job(words: Sequence[str]) -> SlurmJob:
-    number, state, reason, started, ended, node_list, name = words
+    number, state, reason, started, ended, node_list, name, script = words
     return SlurmJob(
         # An array would be 12_3; ours are none.
         int(number.partition("_")[0]),
@@ -207,6 +199,7 @@ def _job(words: Sequence[str]) -> SlurmJob:
         _time(started),
         _time(ended),
         node_list,
+        script,
     )
 
 

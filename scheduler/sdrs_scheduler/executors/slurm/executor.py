@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sdrs_core.errors import InvalidArgumentError
@@ -12,7 +14,7 @@ from sdrs_scheduler.executors.slurm import states
 from sdrs_scheduler.executors.slurm.commands import SlurmCommands, SlurmJob
 from sdrs_scheduler.executors.slurm.log_tail import tail_of
 from sdrs_scheduler.executors.slurm.run_folder import RunFolder
-from sdrs_scheduler.executors.slurm.script import job_name, job_script, node_script
+from sdrs_scheduler.executors.slurm.script import job_name, job_script, node_script, signal_script
 from sdrs_scheduler.executors.slurm.settings import SlurmSettings
 
 
@@ -41,30 +43,38 @@ class SlurmExecutor(Executor):
         if folder.submitted_job() or folder.was_begun():
             return
         _check(order)
-        scripts = job_script(order, folder.path, self._settings), node_script(order, folder.path)
+        if order.excluded_nodes:
+            # Slurm refuses names that it does not know; a node that left it, or another executor's, is no danger.
+            known = {node.name for node in self.nodes()}
+            order = replace(order, excluded_nodes=tuple(name for name in order.excluded_nodes if name in known))
+        scripts = {
+            "job.sh": job_script(order, folder.path, self._settings),
+            "node.sh": node_script(order, folder.path),
+            "signal.sh": signal_script(order, folder.path),
+        }
         with folder.locked(self._settings.deadline_seconds) as lock:
             if not folder.submitted_job() and not folder.was_begun():
                 # Of a scheduler that was killed before it could write down what it had submitted.
                 orphan = self._job(order.run, folder)
-                folder.prepare(order, *scripts)
+                folder.prepare(order, scripts)
                 folder.record_submission(orphan.id if orphan else self._slurm.submit(folder.job_script, lock))
 
     def poll(self, runs: Sequence[str]) -> Mapping[str, RunFacts]:
         ends = {run: self._folder(run).read_end() for run in runs}
         asked = [run for run, end in ends.items() if end is None]
-        jobs = self._slurm.jobs(map(job_name, asked)) if asked else []
-        return {run: end or self._facts(run, jobs) for run, end in ends.items()}
+        jobs = self._jobs(asked) if asked else {}
+        return {run: end or self._facts(run, jobs[run]) for run, end in ends.items()}
 
     def warn(self, run: str, signal: str) -> None:
         self._signal(run, signal)
 
     def dump_stacks(self, run: str) -> None:
-        self._signal(run, "CONT", "USR2")
+        self._signal(run, "USR2")
 
     def kill(self, run: str) -> None:
         if self._folder(run).read_end() is None:
             # All of that name, so that nothing which was submitted twice begins now.
-            for job in self._slurm.jobs([job_name(run)]):
+            for job in self._jobs([run])[run]:
                 if states.state_of(job) is not RunState.ENDED:
                     self._slurm.kill(job.id)
 
@@ -77,14 +87,17 @@ class SlurmExecutor(Executor):
     def _facts(self, run: str, jobs: Sequence[SlurmJob]) -> RunFacts:
         folder = self._folder(run)
         files = folder.files()
-        job = states.chosen((job for job in jobs if job.name == job_name(run)), files.claimed_by)
+        job = states.chosen(jobs, files.claimed_by)
         if job is None:
             submitted = files.claimed_by or folder.submitted_job()
             if not submitted:
                 return RunFacts(RunState.UNKNOWN)
             job = self._slurm.accounted(submitted, job_name(run))
             if job is None:
-                return states.forgotten_facts(submitted, files)
+                facts = states.forgotten_facts(submitted, files)
+                if facts.state is RunState.ENDED:
+                    folder.record_end(facts)
+                return facts
         if states.state_of(job) is not RunState.ENDED:
             return states.live_facts(job, files)
         job = self._slurm.details(job)
@@ -98,19 +111,24 @@ class SlurmExecutor(Executor):
     def _down_nodes(self) -> list[str]:
         return [node.name for node in self.nodes() if not node.is_up]
 
-    def _signal(self, run: str, *signals: str) -> None:
+    def _signal(self, run: str, signal: str) -> None:
         folder = self._folder(run)
         if folder.read_end() is not None:
             return
         job = self._job(run, folder)
         if job and states.state_of(job) is RunState.RUNNING:
-            # Of a command that runs once, without a step, all processes are the script's.
-            is_full = folder.files().is_launched_once
-            for signal in signals:
-                self._slurm.signal(job.id, signal, is_full=is_full)
+            self._slurm.signal(job.id, signal)
 
     def _job(self, run: str, folder: RunFolder) -> SlurmJob | None:
-        return states.chosen(self._slurm.jobs([job_name(run)]), folder.files().claimed_by)
+        return states.chosen(self._jobs([run])[run], folder.files().claimed_by)
+
+    def _jobs(self, runs: Sequence[str]) -> dict[str, list[SlurmJob]]:
+        """By run. A job of the same name whose script is elsewhere is another scheduler's."""
+        found: dict[str, list[SlurmJob]] = {job_name(run): [] for run in runs}
+        for job in self._slurm.jobs(found):
+            found[job.name].append(job)
+        ours = {run: os.path.realpath(self._folder(run).job_script) for run in runs}
+        return {run: [job for job in found[job_name(run)] if os.path.realpath(job.script) == ours[run]] for run in runs}
 
     def _folder(self, run: str) -> RunFolder:
         if "/" in run or run.startswith("."):

@@ -1,12 +1,12 @@
 """What is kept of a run, in a folder that all nodes see::
 
-RUN/job.sh node.sh     what Slurm runs
+RUN/job.sh node.sh signal.sh   what Slurm runs
     order.json         where it was to run
     submitted          the number of the Slurm job
-    claimed            the number of the job whose script began
+    claimed            the number of the job whose script began, and when
     nodes hosts        written by that script
     exits/NODE         exit code and time, written by each node
-    over               the script came to its end
+    over               the script came to its end: its exit code, and when
     end.json           how it ended, once that is known
     slurm.log logs/NODE.log
 """
@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -45,14 +45,14 @@ class RunFolder:
     def exists(self) -> bool:
         return self.path.is_dir()
 
-    def prepare(self, order: LaunchOrder, job_script: str, node_script: str) -> None:
+    def prepare(self, order: LaunchOrder, scripts: Mapping[str, str]) -> None:
         for name in ("exits", "logs"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
         nodes = [slot.node for slot in order.slots]
         self._write("order.json", json.dumps({"nodes": nodes, "once": order.launch is Launch.ONCE}))
         # For nobody else: the environment of a job may hold secrets.
-        self._write("node.sh", node_script, 0o700)
-        self._write("job.sh", job_script, 0o700)
+        for name, script in scripts.items():
+            self._write(name, script, 0o700)
 
     @contextmanager
     def locked(self, deadline_seconds: float) -> Iterator[int]:
@@ -72,13 +72,13 @@ class RunFolder:
 
     def submitted_job(self) -> int:
         """0: none that is on record here."""
-        return self._number("submitted")
+        return self._numbers("submitted")[0]
 
     def record_submission(self, job_id: int) -> None:
         self._write("submitted", str(job_id))
 
     def was_begun(self) -> bool:
-        return bool(self._number("claimed"))
+        return bool(self._numbers("claimed")[0])
 
     def read_end(self) -> RunFacts | None:
         try:
@@ -95,11 +95,13 @@ class RunFolder:
             os.listdir(self.path)
         order = self._order()
         nodes = self._text("nodes").split() or order.get("nodes", [])
+        claimed_by, began_unix_ms = self._numbers("claimed")
         return RunFiles(
             nodes=tuple(nodes),
             exits=self._exits(),
-            claimed_by=self._number("claimed"),
-            is_over=bool(self._text("over")),
+            claimed_by=claimed_by,
+            began_unix_ms=began_unix_ms,
+            over_unix_ms=self._numbers("over")[1],
             slurm_log=self._text("slurm.log"),
             is_launched_once=bool(order.get("once")),
             log_files=self.log_files(),
@@ -113,7 +115,7 @@ class RunFolder:
 
     def forget(self) -> None:
         """Logs stay, and how it ended: whoever asks again must not be told that it never was."""
-        for name in ("job.sh", "node.sh", "nodes", "hosts", "lock"):
+        for name in ("job.sh", "node.sh", "signal.sh", "nodes", "hosts", "lock"):
             with suppress(FileNotFoundError):
                 (self.path / name).unlink()
         shutil.rmtree(self.path / "exits", ignore_errors=True)
@@ -132,9 +134,10 @@ class RunFolder:
         order: dict[str, Any] = json.loads(text) if text else {}
         return order
 
-    def _number(self, name: str) -> int:
-        word = self._text(name).strip()
-        return int(word) if word.isdigit() else 0
+    def _numbers(self, name: str) -> tuple[int, int]:
+        """Up to two in a file; 0: not there, or not yet."""
+        words = [int(word) for word in self._text(name).split() if word.isdigit()]
+        return (words[0] if words else 0, words[1] if len(words) > 1 else 0)
 
     def _text(self, name: str) -> str:
         try:

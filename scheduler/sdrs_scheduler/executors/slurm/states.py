@@ -39,7 +39,9 @@ class RunFiles:
     exits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # The job whose script began first; 0: none has. Others of the same name leave at once.
     claimed_by: int = 0
-    is_over: bool = False
+    began_unix_ms: int = 0
+    # When its script came to its end; 0: it has not.
+    over_unix_ms: int = 0
     # What srun and Slurm wrote.
     slurm_log: str = ""
     is_launched_once: bool = False
@@ -48,7 +50,8 @@ class RunFiles:
 
 def chosen(jobs: Iterable[SlurmJob], claimed_by: int) -> SlurmJob | None:
     """The job that is the run, of all with its name: a submission that was believed lost may have come through."""
-    by_id = {job.id: job for job in jobs}
+    # What sbatch was refused stays in Slurm's memory as well; it was never a job.
+    by_id = {job.id: job for job in jobs if job.node_list or job.reason != "BadConstraints"}
     return by_id.get(claimed_by) or (by_id[min(by_id)] if by_id else None)
 
 
@@ -60,7 +63,7 @@ def state_of(job: SlurmJob) -> RunState:
 
 def is_settled(job: SlurmJob, files: RunFiles, now_unix: float, settle_seconds: float) -> bool:
     """Whether the files of a run that ended can be believed to be all: shared file systems show them late."""
-    if job.state not in _CAME_TO_ITS_END or job.exit_signal or files.is_over:
+    if job.state not in _CAME_TO_ITS_END or job.exit_signal or files.over_unix_ms:
         return True
     return now_unix - job.ended_unix >= settle_seconds
 
@@ -88,9 +91,8 @@ def end_facts(job: SlurmJob, files: RunFiles, down_nodes: Iterable[str] = ()) ->
         silent = [node for node in _expected(files) if node not in exits and node not in lost]
         if silent and not exits and not lost and job.exit_code:
             # The script failed before any node began.
-            exits[silent.pop(0)] = (Exit(code=job.exit_code), 0)
-        # A node that wrote nothing was killed together with the shell that would have written it.
-        exits.update({node: (Exit(signal=SIGKILL), _LATE) for node in silent})
+            exits[silent.pop(0)] = (exit_of(job.exit_code), 0)
+        exits |= _killed(silent)
     ended_unix = max(job.ended_unix, job.started_unix)
     return RunFacts(
         RunState.ENDED,
@@ -107,18 +109,19 @@ def end_facts(job: SlurmJob, files: RunFiles, down_nodes: Iterable[str] = ()) ->
 
 def forgotten_facts(job_id: int, files: RunFiles) -> RunFacts:
     """Slurm has dropped the job from its memory, and keeps no accounts."""
-    exits = _recorded(files)
-    if not files.is_over:
+    if not files.over_unix_ms:
         return RunFacts(
             RunState.UNKNOWN,
             nodes=files.nodes,
             log_files=files.log_files,
             detail=f"Slurm no longer knows job {job_id}, and how it ended is not on record",
         )
+    exits = _recorded(files)
     return RunFacts(
         RunState.ENDED,
-        ended_unix_ms=max((unix_ms for _, unix_ms in exits.values()), default=0),
-        exits=_in_order(exits),
+        started_unix_ms=files.began_unix_ms,
+        ended_unix_ms=files.over_unix_ms,
+        exits=_in_order(exits | _killed(node for node in _expected(files) if node not in exits)),
         nodes=files.nodes,
         log_files=files.log_files,
         detail=f"Slurm no longer knows job {job_id}: told from what its nodes wrote",
@@ -131,9 +134,6 @@ def node_facts(nodes: Sequence[SlurmNode]) -> tuple[NodeFacts, ...]:
     for node in nodes:
         by_name.setdefault(node.name, []).append(node)
     return tuple(_facts_of_node(lines) for lines in by_name.values())
-
-
-_LATE = 1 << 62
 
 
 def _facts_of_node(lines: Sequence[SlurmNode]) -> NodeFacts:
@@ -169,6 +169,11 @@ def _expected(files: RunFiles) -> tuple[str, ...]:
 
 def _recorded(files: RunFiles) -> dict[str, tuple[Exit, int]]:
     return {node: (exit_of(code), unix_ms) for node, (code, unix_ms) in files.exits.items()}
+
+
+def _killed(nodes: Iterable[str]) -> dict[str, tuple[Exit, int]]:
+    """A node that wrote nothing was killed together with the shell that would have written it, after all others."""
+    return {node: (Exit(signal=SIGKILL), 1 << 62) for node in nodes}
 
 
 def _lost(job: SlurmJob, files: RunFiles, down_nodes: set[str]) -> tuple[str, ...]:
