@@ -3,12 +3,14 @@
     python examples/train_tiny.py --job demo --steps 60 --save-every 10
 
 Kill it whenever you like and start it again: it goes on from its newest checkpoint, and ends with the same weights.
+As the command of a job (``sdrs job submit``) it is started again by the scheduler, and goes on from where that says.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 
 import numpy as np
 
@@ -60,16 +62,19 @@ def main() -> None:
     flags.add_argument("--ballast-mib", type=int, default=16)
     options = flags.parse_args()
 
+    job = sdrs.current_job()
     with sdrs.connect() as cluster:
-        ckpts = cluster.checkpoints(options.job, pool=options.pool)
+        ckpts = job.checkpoints() if job else cluster.checkpoints(options.job, pool=options.pool)
         if ckpts.latest() is None:
             state = fresh_state(options.ballast_mib)
-            print("start from nothing", flush=True)
+            print(f"start from nothing as pid {os.getpid()}", flush=True)
         else:
             state = ckpts.restore()
-            print(f"resume at step {state['step']} digest {digest(state)}", flush=True)
+            print(f"resume at step {state['step']} as pid {os.getpid()}, digest {digest(state)}", flush=True)
         while state["step"] < options.steps:
             loss = train_step(state)
+            if job:
+                job.report(step=state["step"], loss=loss)
             if state["step"] % options.save_every == 0:
                 print(f"saving step {state['step']} loss {loss:.4f} digest {digest(state)}", flush=True)
                 done = ckpts.save(step=state["step"], state=state).wait()

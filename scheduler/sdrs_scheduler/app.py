@@ -13,7 +13,7 @@ from pathlib import Path
 
 import sdrs
 from sdrs.cluster import Cluster
-from sdrs_core.errors import InvalidArgumentError, SdrsError
+from sdrs_core.errors import DeadlineExceededError, InvalidArgumentError, SdrsError, UnavailableError
 from sdrs_scheduler.assembly import Parts, Settings, assemble
 from sdrs_scheduler.clock import SystemClock
 from sdrs_scheduler.config import Config, load_config
@@ -35,6 +35,8 @@ from sdrs_scheduler.storage import ClusterStorage
 from sdrs_scheduler.watching import Watch
 
 log = get_log("app")
+
+_CONNECT_PAUSE_SECONDS = 1.0
 
 
 def settings_from(config: Config) -> Settings:
@@ -79,7 +81,10 @@ def run(config: Config, stop: threading.Event) -> None:
     with ExitStack() as stack:
         folder = OwnFolder(config.data_dir)
         stack.callback(folder.close)
-        cluster = stack.enter_context(sdrs.connect(config.url))
+        cluster = _connected(config.url, stop)
+        if cluster is None:
+            return
+        stack.enter_context(cluster)
         # The folder's lock says that nobody else goes by this name: the last one to do so is dead.
         holder = f"{socket.gethostname()}:{config.data_dir.resolve()}"
         parts = assemble(
@@ -107,7 +112,7 @@ def run(config: Config, stop: threading.Event) -> None:
         folder.announce(facts)
         log.info("scheduler_runs", url=config.url, data_dir=str(config.data_dir))
         while not stop.is_set():
-            parts.scheduler.tick()
+            _tick(parts)
             is_busy = any(stored.value.state.has_nodes for stored in parts.book.jobs.values())
             # Errands that come back one after the other must not make it spin.
             stop.wait(config.tick_seconds / 4)
@@ -120,9 +125,29 @@ def run(config: Config, stop: threading.Event) -> None:
         log.info("scheduler_ends")
 
 
+def _connected(url: str, stop: threading.Event) -> Cluster | None:
+    """The storage may be started after us. None: ``stop`` came first."""
+    while not stop.is_set():
+        try:
+            return sdrs.connect(url)
+        except (UnavailableError, DeadlineExceededError) as error:
+            log.warning("storage_not_reached_yet", why=error.message)
+            stop.wait(_CONNECT_PAUSE_SECONDS)
+    return None
+
+
+def _tick(parts: Parts) -> None:
+    try:
+        parts.scheduler.tick()
+    except Exception as error:
+        # A defect of ours. Jobs are better off with a scheduler that looks again than with none.
+        log.error("tick_failed", exc_info=error)
+
+
 def _on_record(parts: Parts) -> list[tuple[Job, list[Attempt]]]:
-    jobs = [stored.value for stored in list(parts.book.jobs.values())]
-    return [(job, [stored.value for stored in parts.book.ledger.attempts(job.id)]) for job in jobs]
+    """Asked for when somebody looks, in a thread of its own."""
+    attempts = parts.book.ledger.all_attempts()
+    return [(stored.value, attempts.get(stored.value.id, [])) for stored in parts.book.ledger.jobs()]
 
 
 def main() -> None:

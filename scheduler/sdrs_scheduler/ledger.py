@@ -167,6 +167,13 @@ class Ledger:
         """Of one job, the first one first."""
         return list(self._all(keys.attempts(job_id), Attempt))
 
+    def all_attempts(self) -> dict[str, list[Attempt]]:
+        """Of all jobs, by their ids."""
+        found: dict[str, list[Attempt]] = {}
+        for stored in self._all(keys.ATTEMPTS, Attempt):
+            found.setdefault(stored.value.job_id, []).append(stored.value)
+        return found
+
     def attempt(self, job_id: str, number: int) -> Stored[Attempt] | None:
         return self._get(keys.attempt(job_id, number), Attempt)
 

@@ -100,7 +100,8 @@ class Observer:
             self._every(f"poll:{name}", self._settings.poll_seconds, partial(self._poll, name, executor, runs))
         self._every("cordons", self._settings.generation_seconds, self._look_at_cordons)
         if launched:
-            self._every("beats", self._settings.beat_seconds, self._listen)
+            wanted = {run_name(attempt) for _, attempt in launched}
+            self._every("beats", self._settings.beat_seconds, partial(self._listen, wanted))
         for job, _ in launched:
             is_leaving = job.state is JobState.CHECKPOINTING
             seconds = self._settings.farewell_seconds if is_leaving else self._settings.generation_seconds
@@ -203,7 +204,7 @@ class Observer:
 
         self._errands.run("cordons", self._storage.cordoned_nodes, done)
 
-    def _listen(self) -> None:
+    def _listen(self, wanted: set[str]) -> None:
         def done(outcome: Outcome[dict[str, list[Beat]]]) -> None:
             now = self._clock.monotonic()
             if outcome.value is None:
@@ -216,15 +217,16 @@ class Observer:
             for run, beats in outcome.value.items():
                 self._pulses.setdefault(run, Pulse()).take(beats, now)
 
-        self._errands.run("beats", self._read_beats, done)
+        self._errands.run("beats", lambda: self._read_beats(wanted), done)
 
-    def _read_beats(self) -> dict[str, list[Beat]]:
+    def _read_beats(self, wanted: set[str]) -> dict[str, list[Beat]]:
+        """Of these runs; notes of others stay behind when they end."""
         by_run: dict[str, list[Beat]] = {}
         for note in self._records.notes(keys.BEATS):
             parts = note.key.split("/")
             beat = parse_beat(note)
-            if len(parts) == 4 and beat is not None:
-                by_run.setdefault(f"{parts[1]}.{parts[2]}", []).append(beat)
+            if len(parts) == 4 and beat is not None and (run := f"{parts[1]}.{parts[2]}") in wanted:
+                by_run.setdefault(run, []).append(beat)
         return by_run
 
     def _look_at_generations(self, job: Job) -> None:

@@ -16,14 +16,22 @@ log = get_log("resuming")
 
 # What was read through is believed for so long.
 _BELIEVED_SECONDS = 600.0
-# The newest generation may be one that is out of reach only for now: so long it is waited for before an older one does.
+# The newest generation may be out of reach only for now: so long it is waited for before an older one does.
 _PATIENCE_SECONDS = 60.0
+_LOOK_AGAIN_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     check: Check
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """It cannot be said now: ``because`` is for people."""
+
+    because: str
 
 
 class Resolver:
@@ -34,6 +42,7 @@ class Resolver:
         self._checks: dict[str, _Known] = {}
         self._undecided_since: dict[str, float] = {}
         self._answers: dict[str, tuple[float, Resumption]] = {}
+        self._blocked: dict[str, tuple[float, Blocked]] = {}
 
     def collect(self) -> None:
         self._errands.collect()
@@ -43,6 +52,9 @@ class Resolver:
         known = self._answers.get(job.id)
         if known is not None and self._clock.monotonic() - known[0] < max_age_seconds:
             return
+        blocked = self._blocked.get(job.id)
+        if blocked is not None and self._clock.monotonic() - blocked[0] < _LOOK_AGAIN_SECONDS:
+            return
         self._errands.run(f"resume:{job.id}", lambda: self._look(job), lambda outcome: self._take(job, outcome))
 
     def answer(self, job: Job, since: float) -> Resumption | None:
@@ -50,11 +62,17 @@ class Resolver:
         known = self._answers.get(job.id)
         return known[1] if known is not None and known[0] >= since else None
 
+    def blocked_because(self, job_id: str) -> str:
+        """Why a job cannot go on now, whatever is free; empty: it can, or nobody knows yet."""
+        known = self._blocked.get(job_id)
+        return known[1].because if known is not None else ""
+
     def drop(self, job_id: str) -> None:
         self._answers.pop(job_id, None)
+        self._blocked.pop(job_id, None)
 
-    def _look(self, job: Job) -> Resumption | None:
-        """One round: read the list, verify what has to be verified. None: not decided yet."""
+    def _look(self, job: Job) -> Resumption | Blocked:
+        """Read the list, verify what has to be verified."""
         checks: dict[str, Check] = dict(self._believed())
         while True:
             chosen = choose(
@@ -65,10 +83,14 @@ class Resolver:
                 at_most_step=job.resume_at_most,
             )
             if isinstance(chosen, Resumption):
+                out_of_reach = next((check.problem for check in checks.values() if check.is_whole is None), "")
+                if out_of_reach and chosen.step is None:
+                    # Never from the beginning while what was saved may come back.
+                    return Blocked(f"all its checkpoints that may be whole are out of reach ({out_of_reach})")
                 return chosen
             check = self._check(job, chosen)
-            if check is None:
-                return None
+            if check.is_whole is None and not self._is_patience_over(chosen):
+                return Blocked(f"its checkpoint of step {chosen.step} is out of reach ({check.problem})")
             checks[chosen.save_id] = check
 
     def _believed(self) -> Mapping[str, Check]:
@@ -79,20 +101,28 @@ class Resolver:
             if known.check.is_whole and now - known.at < _BELIEVED_SECONDS
         }
 
-    def _check(self, job: Job, generation: Generation) -> Check | None:
-        """None: it is out of reach, and may be back soon."""
+    def _is_patience_over(self, generation: Generation) -> bool:
+        return self._clock.monotonic() - self._undecided_since[generation.save_id] >= _PATIENCE_SECONDS
+
+    def _check(self, job: Job, generation: Generation) -> Check:
         check = self._storage.check(job.spec.history, generation)
         now = self._clock.monotonic()
         log.info("generation_verified", job=job.id, step=generation.step, is_whole=check.is_whole, why=check.problem)
         if check.is_whole is None:
-            since = self._undecided_since.setdefault(generation.save_id, now)
-            return check if now - since >= _PATIENCE_SECONDS else None
+            self._undecided_since.setdefault(generation.save_id, now)
+            return check
         self._undecided_since.pop(generation.save_id, None)
         self._checks[generation.save_id] = _Known(check, now)
         return check
 
-    def _take(self, job: Job, outcome: Outcome[Resumption | None]) -> None:
-        if outcome.error is not None:
+    def _take(self, job: Job, outcome: Outcome[Resumption | Blocked]) -> None:
+        now = self._clock.monotonic()
+        found = outcome.value
+        if found is None:
             log.warning("resumption_not_decided_yet", job=job.id, why=str(outcome.error))
-        elif outcome.value is not None:
-            self._answers[job.id] = (self._clock.monotonic(), outcome.value)
+            found = Blocked(f"its checkpoints cannot be looked at ({outcome.error})")
+        if isinstance(found, Resumption):
+            self._answers[job.id] = (now, found)
+            self._blocked.pop(job.id, None)
+        else:
+            self._blocked[job.id] = (now, found)

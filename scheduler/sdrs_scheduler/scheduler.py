@@ -132,8 +132,12 @@ class Scheduler:
         sight = means.observer.sight(job, attempt)
         if job.state is JobState.SCHEDULED:
             since = self._placed.setdefault(job.id, means.clock.monotonic())
-            sight = replace(sight, resumption=means.resolver.answer(job, since))
-        elif job.state is JobState.QUEUED and job.attempt:
+            sight = replace(
+                sight,
+                resumption=means.resolver.answer(job, since),
+                blocked_because=means.resolver.blocked_because(job.id),
+            )
+        elif job.state is JobState.QUEUED and (job.attempt or means.resolver.blocked_because(job.id)):
             means.resolver.request(job, _PREFETCH_SECONDS)
         self._record(stored, attempt, machine.advance(job, attempt, sight, self._desk.machine))
 
@@ -168,6 +172,7 @@ class Scheduler:
                 {name: stored.value for name, stored in book.ledger.queues().items()},
                 self._usage,
                 {job.id: share for job, attempt in self._active() if (share := self._utilization(job, attempt))},
+                {job_id: why for job_id in jobs if (why := means.resolver.blocked_because(job_id))},
             )
         )
         if not view.pending and not hopeless:

@@ -27,6 +27,8 @@ class Scene:
     queues: Mapping[str, Queue]
     usage: Usage = field(default_factory=Usage)
     utilization: Mapping[str, float] = field(default_factory=dict)
+    # Jobs that cannot go on whatever is free, with the reason.
+    blocked: Mapping[str, str] = field(default_factory=dict)
 
 
 def view_of(scene: Scene) -> tuple[View, dict[str, str]]:
@@ -58,6 +60,8 @@ def _hopeless(job: Job, scene: Scene) -> str:
     if executor not in scene.nodes:
         known = ", ".join(sorted(scene.nodes)) or "none answers"
         return f'executor "{executor}" is not set up here or does not answer (there are: {known})'
+    if because := scene.blocked.get(job.id):
+        return f"{because}: it is waited for"
     return ""
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sdrs_scheduler.jobs.job import JobState, Wish
-from sdrs_scheduler.jobs.spec import FailureClass
+from sdrs_scheduler.jobs.spec import CheckpointWish, FailureClass
 from tests.support.cluster import LocalCluster, running_cluster
 from tests.support.scheduler_process import PATIENCE_SECONDS, TRAINER, SchedulerProcess, scheduled
 from tests.support.waiting import wait_for
@@ -89,7 +88,9 @@ def test_of_two_schedulers_the_second_takes_over_when_the_first_is_killed(
 
 def test_a_storage_node_killed_in_mid_job_costs_no_retry(cluster: LocalCluster, tmp_path: Path) -> None:
     with scheduled(cluster, tmp_path) as jobs:
-        job_id = jobs.submit("failover", TRAINER, environment={"GOAL": "40"})
+        jobs.cluster.create_pool("safe", "L2")
+        wish = CheckpointWish(pool="safe")
+        job_id = jobs.submit("failover", TRAINER, environment={"GOAL": "40"}, checkpoint=wish)
         jobs.reach(job_id, JobState.RUNNING)
         jobs.saved("failover", 3)
         node = next(daemon for daemon in cluster.nodes if daemon.name == jobs.job(job_id).slots[0].node)
@@ -136,6 +137,6 @@ def test_a_corrupted_newest_checkpoint_is_passed_over_and_told(cluster: LocalClu
         assert second.resume_step < newest.step
         assert f"step {newest.step} is damaged" in second.resume_note
         assert any(f"step {newest.step} is damaged" in line.text for line in job.story)
-        time.sleep(0)  # the job restores that very step, or dies of its own assertion
+        # The job restores that very step, or dies of its own assertion.
         jobs.saved("corrupt", newest.step)
         assert jobs.job(job_id).attempt == 2

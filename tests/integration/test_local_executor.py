@@ -92,6 +92,26 @@ def test_a_folder_that_takes_no_files_is_an_error(tmp_path: Path) -> None:
     assert executor.poll([order.run])[order.run].state is RunState.UNKNOWN
 
 
+def test_a_folder_that_cannot_be_read_says_nothing_about_runs(bench: Bench) -> None:
+    run = bench.launched("exit 3")
+    bench.ended(run)
+    ended = bench.folder.parent / "executor/runs" / run / "ended.json"
+    ended.rename(ended.with_suffix(".aside"))
+    ended.mkdir()
+    with pytest.raises(UnavailableError, match="cannot be read"):
+        bench.executor.poll([run])
+    ended.rmdir()
+    ended.with_suffix(".aside").rename(ended)
+    assert bench.facts(run).exits == {"n1": Exit(code=3)}
+
+
+def test_bytes_that_are_no_text_do_not_make_a_tail_longer(bench: Bench) -> None:
+    run = bench.launched("head -c 1000 /dev/zero | tr '\\0' '\\377'; echo end")
+    bench.ended(run)
+    tail = bench.executor.log_tail(run, 100)
+    assert tail == "?" * 96 + "end\n"
+
+
 @pytest.mark.parametrize("run", ["", "../x", "a/b", ".hidden", "a" * 201])
 def test_a_name_that_would_leave_its_folder_is_refused(bench: Bench, run: str) -> None:
     order = bench.order("true")

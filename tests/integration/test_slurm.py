@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,25 @@ from sdrs_core.errors import InvalidArgumentError, UnavailableError
 from sdrs_scheduler.executors.executor import Exit, RunState
 from sdrs_scheduler.executors.slurm.executor import SlurmExecutor
 from sdrs_scheduler.jobs.spec import Launch
-from tests.support.executors import Bench
+from tests.support.executors import Bench, slurm_bench
 from tests.support.slurm import SlurmCluster, needs_slurm, running_slurm
 from tests.support.waiting import wait_for
 
 pytestmark = needs_slurm
 
 FOREVER = "echo ready; sleep 600"
+
+# As torchrun does: it knows nothing of USR1 and USR2, and would die of them under the trainer that it started. The
+# trainer has written over its environment, as setproctitle does.
+LAUNCHER = """
+import os, signal, subprocess, sys, time
+if sys.argv[1:]:
+    signal.signal(signal.SIGUSR1, lambda *_: (print("saved", flush=True), os._exit(6)))
+    print("ready", flush=True)
+    while True:
+        time.sleep(1)
+sys.exit(subprocess.run([sys.executable, __file__, "trainer"], env={}).returncode)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +42,8 @@ def slurm() -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def bench(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(lambda: SlurmExecutor(tmp_path / "runs", slurm.settings), tmp_path)
-    yield bench
-    bench.end_all()
+    with slurm_bench(tmp_path, slurm) as bench:
+        yield bench
 
 
 def job_ids(slurm: SlurmCluster, bench: Bench, run: str) -> list[str]:
@@ -133,6 +145,18 @@ def test_a_warning_reaches_a_command_that_is_launched_once(bench: Bench) -> None
     bench.executor.warn(run, "USR1")
     assert bench.ended(run).exits == {bench.nodes[0]: Exit(code=5)}
     assert bench.log(run).count("heard") == 1
+
+
+def test_a_launcher_that_does_not_listen_outlives_a_warning_and_stacks(bench: Bench) -> None:
+    (bench.folder / "launcher.py").write_text(LAUNCHER)
+    run = bench.launched((sys.executable, str(bench.folder / "launcher.py")), node_count=2)
+    bench.said(run, "ready", 2)
+    bench.executor.dump_stacks(run)
+    bench.said(run, "tells no stacks", 4)
+    bench.executor.warn(run, "USR1")
+    exits = bench.ended(run).exits
+    assert next(iter(exits.values())) == Exit(code=6)
+    assert "saved" in bench.log(run)
 
 
 def test_a_deaf_command_that_is_launched_once_is_killed(bench: Bench) -> None:

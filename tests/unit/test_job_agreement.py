@@ -345,6 +345,19 @@ def test_a_follower_goes_on_when_the_verdict_is_lost_or_the_proposal_is_withdraw
     assert follower.ask(9, 34.0) is Answer.GO_ON
 
 
+def test_what_was_saved_is_not_saved_again_though_it_is_told_again() -> None:
+    follower = Follower()
+    follower.ask(1, 0.0)
+    follower.hear(Proposal(7, 5, Cause.INTERVAL))
+    follower.hear(Proposal(7, 5, Cause.INTERVAL, Phase.CONFIRMED))
+    assert follower.ask(5, 1.0) is Answer.SAVE
+    follower.finish()
+    assert not follower.hear(Proposal(7, 5, Cause.INTERVAL, Phase.CONFIRMED))
+    assert not follower.hear(Proposal(6, 9, Cause.INTERVAL))  # a word from before that
+    assert follower.ask(6, 2.0) is Answer.GO_ON
+    assert follower.ask(9, 3.0) is Answer.GO_ON
+
+
 def test_steps_that_are_not_asked_for_do_not_keep_ranks_from_saving_at_the_same_one() -> None:
     leader, follower = Leader(2), Follower()
     ask(leader, 10, 0.0)

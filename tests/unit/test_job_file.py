@@ -184,6 +184,7 @@ JOB = "name: a\ncommand: x\n"
         ("a: [" + "[" * 3000, "llm.yaml:1: nested deeper than 16 levels"),
         ("x" * (MAX_FILE_CHARS + 1), "llm.yaml:1: the file is larger than 128 KiB"),
         ("a: &a x\nb: [" + ", ".join(["*a"] * 200) + "]", "llm.yaml:2: more than 100 aliases"),
+        ("name: [" + "a," * 20_000 + "]", "llm.yaml:1: more than 10000 values"),
         (JOB + "<<: {queue: q}", "llm.yaml:3: <<: fields of other mappings cannot be merged"),
         (JOB + "? [a]\n: b", "llm.yaml:3: a list is no name of a field"),
         (JOB + "~: b", "llm.yaml:3: an empty value is no name of a field"),

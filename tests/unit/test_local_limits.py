@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from sdrs_scheduler.executors.local.limits import CgroupLimits, WatchedLimits, delegated_cgroup, limits_for
@@ -58,3 +60,11 @@ def test_without_a_tree_it_is_said_what_does_not_hold(tmp_path: Path) -> None:
     )
     assert "takes no group" in limits_for(tmp_path / "missing", "run", 0, 4).note
     assert limits_for(None, "run", 0, 0).note == ""
+
+
+def test_a_shepherd_stays_small() -> None:
+    """One is in memory for each run: nothing of the cluster's packages belongs there."""
+    told = "import sdrs_scheduler.executors.local.shepherd, sys; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-P", "-c", told], capture_output=True, text=True, check=True).stdout
+    ours = {name for name in loaded.split() if name not in sys.stdlib_module_names and not name.startswith("_")}
+    assert ours == {"sdrs_scheduler"}

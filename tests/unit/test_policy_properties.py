@@ -26,7 +26,7 @@ from tests.support.policy import (
 
 # A busy machine is slow to draw views and to judge them: that is no failure.
 patient = settings(
-    max_examples=1500,
+    max_examples=500,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     # A smaller seed is not a smaller example.

@@ -393,3 +393,36 @@ def test_interval_auto_is_told_to_the_job() -> None:
     stage.storage.save("llm", 1)
     stage.clock.seconds += 60
     stage.until(lambda: float(str(stage.orders(job_id).get("interval_seconds", 0))) > 10, "the advice")
+
+
+def test_a_checkpoint_that_is_out_of_reach_is_waited_for_without_holding_nodes() -> None:
+    stage = Stage()
+    job_id = stage.running()
+    stage.storage.save("llm", 100)
+    stage.storage.save("llm", 200)
+    for step in (100, 200):
+        stage.storage.checks[step] = Check(None, "node n3 is down")
+    stage.end(job_id, code=1)
+    stage.until(lambda: "step 200 is out of reach (node n3 is down)" in stage.job(job_id).why, "why it waits")
+    stage.clock.seconds += 100
+    stage.tick(40)
+    job = stage.job(job_id)
+    assert (job.state, job.slots) == (JobState.QUEUED, ()), "never from the beginning while both may come back"
+    stage.storage.checks[100] = Check(True)
+    stage.reach(job_id, JobState.RUNNING)
+    attempt = stage.attempts(job_id)[-1]
+    assert attempt.resume_step == 100
+    assert "step 200 is out of reach: node n3 is down" in attempt.resume_note
+
+
+def test_a_checkpoint_that_comes_back_in_time_is_taken() -> None:
+    stage = Stage()
+    stage.storage.save("llm", 100)
+    stage.storage.save("llm", 200)
+    stage.storage.checks[200] = Check(None, "node n3 is down")
+    job_id = stage.submit()
+    stage.until(lambda: "out of reach" in stage.job(job_id).why, "why it waits")
+    stage.tick(40)
+    stage.storage.checks[200] = Check(True)
+    stage.reach(job_id, JobState.RUNNING)
+    assert stage.attempts(job_id)[-1].resume_step == 200

@@ -8,7 +8,7 @@ import pytest
 
 from sdrs_core.errors import InvalidArgumentError
 from sdrs_scheduler.executors.executor import LaunchOrder
-from sdrs_scheduler.executors.slurm.script import job_script, node_script
+from sdrs_scheduler.executors.slurm.script import job_script, node_script, signal_script
 from sdrs_scheduler.executors.slurm.settings import SlurmSettings
 from sdrs_scheduler.jobs.job import Slot
 from sdrs_scheduler.jobs.spec import Launch
@@ -26,7 +26,7 @@ def options(order: LaunchOrder, settings: SlurmSettings | None = None) -> set[st
 
 def test_an_order_asks_slurm_for_its_nodes_and_gpus_and_never_to_requeue() -> None:
     expected = {"--job-name=sdrs-x.1", "--no-requeue", "--nodes=2", "--nodelist=n1,n2", "--gres=gpu:2"}
-    assert expected | {"--signal=TERM@30", '--output="/shared/a b/x.1/slurm.log"'} <= options(ORDER)
+    assert expected | {"--signal=B:TERM@30", '--output="/shared/a b/x.1/slurm.log"'} <= options(ORDER)
 
 
 def test_what_is_not_asked_for_is_left_to_slurm() -> None:
@@ -50,9 +50,10 @@ def test_settings_of_the_platform_go_along() -> None:
 @pytest.mark.parametrize("launch", Launch)
 def test_scripts_are_bash(launch: Launch) -> None:
     order = replace(ORDER, launch=launch)
-    for text in (job_script(order, FOLDER, SlurmSettings()), node_script(order, FOLDER)):
+    for text in (job_script(order, FOLDER, SlurmSettings()), node_script(order, FOLDER), signal_script(order, FOLDER)):
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
-    assert ("srun" in job_script(order, FOLDER, SlurmSettings())) is (launch is Launch.PER_NODE)
+    has_steps = "srun" in job_script(order, FOLDER, SlurmSettings())
+    assert has_steps is (launch is Launch.PER_NODE)
 
 
 def test_values_reach_the_environment_as_they_are() -> None:

@@ -90,7 +90,9 @@ def exit_text(exit: Exit) -> str:
     if exit.signal is None and exit.code == EXIT_TRANSIENT:
         number = None
     if number is not None:
-        return f"was killed by signal {number} ({signals.Signals(number).name})"
+        # Real-time signals have no names.
+        name = next((f" ({known.name})" for known in signals.Signals if known == number), "")
+        return f"was killed by signal {number}{name}"
     return f"exited with {exit.code}"
 
 

@@ -24,6 +24,7 @@ from sdrs_scheduler.jobs.spec import (
     Retry,
 )
 from sdrs_scheduler.jobs.yaml_places import MAX_FILE_CHARS, Place, read_documents, wrong
+from sdrs_scheduler.policy.dag import find_cycle
 
 MAX_NODES = 10_000
 MAX_GPUS_PER_NODE = 64
@@ -220,24 +221,9 @@ def _check_together(documents: Sequence[JobDocument]) -> None:
             raise document.wrong(path, f'the history "{spec.history}" is that of job {owner} already: give it another')
         by_name[spec.name] = document
         histories[spec.history] = spec.name
-    for document in documents:
-        cycle = _cycle_from(document.spec.name, {name: one.spec.depends_on for name, one in by_name.items()})
-        if cycle:
-            path = f"depends_on[{document.spec.depends_on.index(cycle[1])}]"
-            what = "it waits for itself" if len(cycle) == 2 else f"they wait for each other: {' → '.join(cycle)}"
-            raise document.wrong(path, f"{what}: none would ever start")
-
-
-def _cycle_from(start: str, waits_for: Mapping[str, Sequence[str]]) -> list[str]:
-    """A way from ``start`` back to it, both ends named; empty: there is none."""
-    ways: list[list[str]] = [[start]]
-    seen: set[str] = set()
-    while ways:
-        way = ways.pop()
-        for name in waits_for.get(way[-1], ()):
-            if name == start:
-                return [*way, name]
-            if name not in seen:
-                seen.add(name)
-                ways.append([*way, name])
-    return []
+    cycle = find_cycle({name: document.spec.depends_on for name, document in by_name.items()})
+    if cycle is not None:
+        document = by_name[cycle[0]]
+        path = f"depends_on[{document.spec.depends_on.index(cycle[1])}]"
+        what = "it waits for itself" if len(cycle) == 2 else f"they wait for each other: {' → '.join(cycle)}"
+        raise document.wrong(path, f"{what}: none would ever start")

@@ -131,6 +131,8 @@ def _scheduled(job: Job, attempt: Attempt, sight: Sight, settings: MachineSettin
     if sight.down_nodes:
         node, problem = next(iter(sight.down_nodes.items()))
         return _withdrawn(job, attempt, f"{node} went down before it started ({problem})", sight)
+    if sight.resumption is None and sight.blocked_because:
+        return _withdrawn(job, attempt, f"{sight.blocked_because}: its nodes are given back meanwhile", sight)
     if sight.resumption is None:
         return Step(job, attempt, (Resolve(),))
     now, resumption = sight.now_unix_ms, sight.resumption

@@ -19,6 +19,8 @@ class Sight:
     run: RunFacts | None = None
     # From where it goes on, once that is decided and verified.
     resumption: Resumption | None = None
+    # Why that cannot be said for now; empty: it can, or is being found out.
+    blocked_because: str = ""
     # Gathered after its end.
     evidence: Evidence | None = None
     # The highest step that a rank told, and a step at which the loss was not a number.

@@ -17,6 +17,8 @@ from sdrs_core.errors import InvalidArgumentError
 MAX_FILE_CHARS = 128 << 10
 MAX_DOCUMENTS = 100
 MAX_ALIASES = 100
+# Reading is slow: a file full of commas would take many seconds.
+MAX_VALUES = 10_000
 # The deepest field of a job file is at 4.
 MAX_DEPTH = 16
 _MOST_QUOTED_CHARS = 60
@@ -152,6 +154,7 @@ class _Loader(yaml.SafeLoader):
         self._source = source
         self._depth = 0
         self._alias_count = 0
+        self._value_count = 0
         try:
             super().__init__(text)
         except yaml.reader.ReaderError as error:
@@ -166,6 +169,9 @@ class _Loader(yaml.SafeLoader):
             self._alias_count += 1
             if self._alias_count > MAX_ALIASES:
                 raise wrong(self._source, line, "", f"more than {MAX_ALIASES} aliases: write the values out")
+        self._value_count += 1
+        if self._value_count > MAX_VALUES:
+            raise wrong(self._source, line, "", f"more than {MAX_VALUES} values: that is no job file")
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise wrong(self._source, line, "", f"nested deeper than {MAX_DEPTH} levels: no field needs that")

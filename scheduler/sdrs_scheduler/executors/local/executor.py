@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGTERM, SIGUSR2, Signals
@@ -96,12 +96,14 @@ class LocalExecutor(Executor):
         self._start_shepherd(order.run, folder)
 
     def poll(self, runs: Sequence[str]) -> Mapping[str, RunFacts]:
-        return {run: facts_of(self._folder(run), self._log_folder(run)) for run in runs}
+        with self._readable():
+            return {run: facts_of(self._folder(run), self._log_folder(run)) for run in runs}
 
     def warn(self, run: str, signal: str) -> None:
         folder = self._folder(run)
         number = Signals[f"SIG{signal}"]
-        processes = processes_of(folder)
+        with self._readable():
+            processes = processes_of(folder)
         if not processes or folder.has(files.ENDED):
             return
         if not folder.has(files.WARNED):
@@ -141,13 +143,11 @@ class LocalExecutor(Executor):
             bury(folder, "killed by the scheduler; its shepherd did not answer")
 
     def log_tail(self, run: str, max_bytes: int) -> str:
-        logs = sorted(self._log_folder(run).glob("*.log"))
-        if not logs:
-            return ""
-        share = max_bytes // len(logs)
+        with self._readable():
+            logs = sorted(self._log_folder(run).glob("*.log"))
+            pieces = [read_tail(path, max_bytes // len(logs)) for path in logs]
         # One character for each byte that is no text: it may not get longer.
-        pieces = (read_tail(path, share).decode("utf-8", "replace").replace("\ufffd", "?") for path in logs)
-        return "".join(pieces)
+        return "".join(piece.decode("utf-8", "replace").replace("\ufffd", "?") for piece in pieces)
 
     def forget(self, run: str) -> None:
         folder = self._folder(run)
@@ -196,6 +196,14 @@ class LocalExecutor(Executor):
         if done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
             raise UnavailableError(f"run {run}: its shepherd could not start it: {said[-1]}", run=run)
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        """A disk that cannot be read says nothing about runs."""
+        try:
+            yield
+        except OSError as error:
+            raise UnavailableError(f"{self._runs.parent} cannot be read ({error}): look at its disk") from error
 
     def _append(self, run: str, node: str, line: str) -> None:
         with contextlib.suppress(OSError), (self._log_folder(run) / f"{node}.log").open("a") as log:

@@ -123,10 +123,9 @@ class SlurmCommands:
         answer = self._run(["sinfo", "--noheader", "--Node", *where, f"--format={_NODE_FORMAT}"])
         return [SlurmNode(*line.split("|", 5)) for line in answer.splitlines() if line.count("|") >= 5]
 
-    def signal(self, job_id: int, signal: str, *, is_full: bool) -> None:
-        """To every process of the job's steps, with ``is_full`` to those of its script as well."""
-        flags = ["--full"] if is_full else []
-        self._try(["scancel", f"--signal={signal}", *flags, str(job_id)])
+    def signal(self, job_id: int, signal: str) -> None:
+        """To the shell of the job's script."""
+        self._try(["scancel", "--batch", f"--signal={signal}", str(job_id)])
 
     def kill(self, job_id: int) -> None:
         # scancel alone asks with TERM first, and waits for KillWait: whoever kills has waited long enough.

@@ -14,7 +14,7 @@ from sdrs_scheduler.executors.slurm import states
 from sdrs_scheduler.executors.slurm.commands import SlurmCommands, SlurmJob
 from sdrs_scheduler.executors.slurm.log_tail import tail_of
 from sdrs_scheduler.executors.slurm.run_folder import RunFolder
-from sdrs_scheduler.executors.slurm.script import job_name, job_script, node_script
+from sdrs_scheduler.executors.slurm.script import job_name, job_script, node_script, signal_script
 from sdrs_scheduler.executors.slurm.settings import SlurmSettings
 
 
@@ -47,12 +47,16 @@ class SlurmExecutor(Executor):
             # Slurm refuses names that it does not know; a node that left it, or another executor's, is no danger.
             known = {node.name for node in self.nodes()}
             order = replace(order, excluded_nodes=tuple(name for name in order.excluded_nodes if name in known))
-        scripts = job_script(order, folder.path, self._settings), node_script(order, folder.path)
+        scripts = {
+            "job.sh": job_script(order, folder.path, self._settings),
+            "node.sh": node_script(order, folder.path),
+            "signal.sh": signal_script(order, folder.path),
+        }
         with folder.locked(self._settings.deadline_seconds) as lock:
             if not folder.submitted_job() and not folder.was_begun():
                 # Of a scheduler that was killed before it could write down what it had submitted.
                 orphan = self._job(order.run, folder)
-                folder.prepare(order, *scripts)
+                folder.prepare(order, scripts)
                 folder.record_submission(orphan.id if orphan else self._slurm.submit(folder.job_script, lock))
 
     def poll(self, runs: Sequence[str]) -> Mapping[str, RunFacts]:
@@ -65,7 +69,7 @@ class SlurmExecutor(Executor):
         self._signal(run, signal)
 
     def dump_stacks(self, run: str) -> None:
-        self._signal(run, "CONT", "USR2")
+        self._signal(run, "USR2")
 
     def kill(self, run: str) -> None:
         if self._folder(run).read_end() is None:
@@ -107,16 +111,13 @@ class SlurmExecutor(Executor):
     def _down_nodes(self) -> list[str]:
         return [node.name for node in self.nodes() if not node.is_up]
 
-    def _signal(self, run: str, *signals: str) -> None:
+    def _signal(self, run: str, signal: str) -> None:
         folder = self._folder(run)
         if folder.read_end() is not None:
             return
         job = self._job(run, folder)
         if job and states.state_of(job) is RunState.RUNNING:
-            # Of a command that runs once, without a step, all processes are the script's.
-            is_full = folder.files().is_launched_once
-            for signal in signals:
-                self._slurm.signal(job.id, signal, is_full=is_full)
+            self._slurm.signal(job.id, signal)
 
     def _job(self, run: str, folder: RunFolder) -> SlurmJob | None:
         return states.chosen(self._jobs([run])[run], folder.files().claimed_by)

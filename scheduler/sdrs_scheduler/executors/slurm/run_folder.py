@@ -1,6 +1,6 @@
 """What is kept of a run, in a folder that all nodes see::
 
-RUN/job.sh node.sh     what Slurm runs
+RUN/job.sh node.sh signal.sh   what Slurm runs
     order.json         where it was to run
     submitted          the number of the Slurm job
     claimed            the number of the job whose script began, and when
@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -45,14 +45,14 @@ class RunFolder:
     def exists(self) -> bool:
         return self.path.is_dir()
 
-    def prepare(self, order: LaunchOrder, job_script: str, node_script: str) -> None:
+    def prepare(self, order: LaunchOrder, scripts: Mapping[str, str]) -> None:
         for name in ("exits", "logs"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
         nodes = [slot.node for slot in order.slots]
         self._write("order.json", json.dumps({"nodes": nodes, "once": order.launch is Launch.ONCE}))
         # For nobody else: the environment of a job may hold secrets.
-        self._write("node.sh", node_script, 0o700)
-        self._write("job.sh", job_script, 0o700)
+        for name, script in scripts.items():
+            self._write(name, script, 0o700)
 
     @contextmanager
     def locked(self, deadline_seconds: float) -> Iterator[int]:
@@ -115,7 +115,7 @@ class RunFolder:
 
     def forget(self) -> None:
         """Logs stay, and how it ended: whoever asks again must not be told that it never was."""
-        for name in ("job.sh", "node.sh", "nodes", "hosts", "lock"):
+        for name in ("job.sh", "node.sh", "signal.sh", "nodes", "hosts", "lock"):
             with suppress(FileNotFoundError):
                 (self.path / name).unlink()
         shutil.rmtree(self.path / "exits", ignore_errors=True)

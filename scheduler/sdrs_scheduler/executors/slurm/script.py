@@ -1,4 +1,4 @@
-"""A launch order as the two scripts that Slurm runs: one for the job, one for each node. Pure."""
+"""A launch order as the scripts that Slurm runs: one for the job, one for each node, one for signals. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from sdrs_scheduler.jobs.spec import Launch
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MIB = 1 << 20
 
-# Shells between Slurm and the command hear every signal that is meant for it. They stay: one that dies of a warning
-# ends the run under a trainer that saves.
+# Shells between Slurm and the command stay when Slurm signals all processes there are: one that dies of a warning ends
+# the run under a trainer that saves.
 _STAY = "trap : TERM USR1 USR2"
 
 _JOB = """\
-{stay}
 folder={folder}
+# The scheduler, and Slurm before a limit of its own, signal this shell only: who hears it is decided on each node.
+for signal in TERM USR1 USR2; do trap "pass_on $signal" $signal; done
+pass_on() {{
+    {pass_on} || scancel --signal="$1" "$SLURM_JOB_ID"
+}}
 
 # However often it was submitted, and whoever requeues it: it begins once.
 if ! (set -o noclobber; echo "$SLURM_JOB_ID $(date +%s%3N)" > "$folder/claimed") 2> /dev/null; then
@@ -48,7 +52,14 @@ while (: < "/dev/tcp/127.0.0.1/$port") 2> /dev/null; do port=$((20000 + (port - 
 export SDRS_NODE_COUNT=${{#nodes[@]}} SDRS_HOSTFILE="$folder/hosts"
 export MASTER_ADDR="${{address:-${{nodes[0]}}}}" MASTER_PORT=$port
 export PET_NNODES=$SDRS_NODE_COUNT PET_MASTER_ADDR=$MASTER_ADDR PET_MASTER_PORT=$port PET_MAX_RESTARTS=0
-{start}
+# After SIGTERM torchrun kills its processes after 30 s otherwise, however long their save may take.
+export PET_SHUTDOWN_TIMEOUT={grace_seconds}
+# With job control a command in the background does not ignore SIGINT.
+set -m
+{start} &
+set +m
+until wait $!; ! kill -0 $! 2> /dev/null; do :; done
+wait $!
 code=$?
 echo "$code $(date +%s%3N)" > "$folder/over"
 exit "$code"
@@ -77,6 +88,48 @@ done
 exit "$code"
 """
 
+_SIGNAL = """\
+#!/bin/bash
+node=$SLURMD_NODENAME
+exec >> {folder}/logs/"$node.log" 2>&1
+signal=$1
+number=$(kill -l "$signal")
+mark="SDRS_RUN={run}@$node@$SLURM_JOB_ID"
+marked=$(grep -lzxF "$mark" /proc/[0-9]*/environ 2> /dev/null | grep -o '[0-9]*' | tr '\\n' ' ')
+# Those that wrote over their environment (setproctitle does) are known by their parents.
+marked=" $(ps -eo pid=,ppid= | awk -v marked="$marked" '
+    {{ parent[$1] = $2 }}
+    END {{
+        count = split(marked, seeds, " ")
+        for (i = 1; i <= count; i++) ours[seeds[i]]
+        do {{
+            grew = 0
+            for (pid in parent) if (!(pid in ours) && parent[pid] in ours) {{ ours[pid]; grew = 1 }}
+        }} while (grew)
+        for (pid in ours) printf "%s ", pid
+    }}')"
+
+field() {{ sed -n "s/^$2:[[:space:]]*//p" "/proc/$1/status" 2> /dev/null; }}
+
+# Who has no handler dies of a signal. A shell that waits for its trainer, or torchrun at USR1, would end the run while
+# the trainer saves: they are passed over, unless nobody listens and dying is what is left.
+listening= is_heard=
+for pid in $marked; do
+    if (( 0x0$(field "$pid" SigCgt) >> (number - 1) & 1 )); then
+        listening+=" $pid"
+        # The first shell of a command has a handler from us that does nothing.
+        [[ $(field "$pid" Name) == bash && $marked != *" $(field "$pid" PPid) "* ]] || is_heard=1
+    elif [[ $signal == USR2 ]]; then
+        echo "sdrs: process $pid ($(field "$pid" Name)) tells no stacks; it is $(field "$pid" State)"
+    fi
+done
+[[ -n $is_heard || $signal == USR2 ]] || listening=$marked
+kill -s "$signal" $listening 2> /dev/null
+# A stopped one does it as the first thing when it goes on; others do not mind.
+[[ $signal != USR2 ]] || kill -s CONT $marked 2> /dev/null
+exit 0
+"""
+
 
 def job_name(run: str) -> str:
     return f"sdrs-{run}"
@@ -85,18 +138,14 @@ def job_name(run: str) -> str:
 def job_script(order: LaunchOrder, folder: Path, settings: SlurmSettings) -> str:
     """For sbatch; ``folder`` is the run's, and every node sees it."""
     gpus = _gpus_per_node(order)
-    return (
-        "#!/bin/bash\n"
-        + "".join(f"#SBATCH {option}\n" for option in _options(order, folder, settings))
-        + (
-            _JOB.format(
-                stay=_STAY,
-                folder=shlex.quote(str(folder)),
-                slots=gpus or 1,
-                exports="\n".join(_exports(order)),
-                start=_start(order, gpus),
-            )
-        )
+    options = "".join(f"#SBATCH {option}\n" for option in _options(order, folder, settings))
+    return f"#!/bin/bash\n{options}" + _JOB.format(
+        pass_on=_pass_on(order),
+        folder=shlex.quote(str(folder)),
+        slots=gpus or 1,
+        grace_seconds=math.ceil(order.grace_seconds),
+        exports="\n".join(_exports(order)),
+        start=_start(order, gpus),
     )
 
 
@@ -108,6 +157,10 @@ def node_script(order: LaunchOrder, folder: Path) -> str:
         workdir=shlex.quote(order.workdir),
         command=_command(order),
     )
+
+
+def signal_script(order: LaunchOrder, folder: Path) -> str:
+    return _SIGNAL.format(folder=shlex.quote(str(folder)), run=order.run)
 
 
 def _options(order: LaunchOrder, folder: Path, settings: SlurmSettings) -> Iterator[str]:
@@ -133,7 +186,7 @@ def _options(order: LaunchOrder, folder: Path, settings: SlurmSettings) -> Itera
         # The scheduler ends it at its limit; Slurm only if the scheduler does not.
         yield f"--time={math.ceil((order.time_limit_seconds + order.grace_seconds) / 60) + 1}"
     # Before a limit of Slurm's own, the partition's for example.
-    yield f"--signal={order.signal}@{min(max(math.ceil(order.grace_seconds), 1), 65535)}"
+    yield f"--signal=B:{order.signal}@{min(max(math.ceil(order.grace_seconds), 1), 65535)}"
     yield f'--output="{str(folder).replace("%", "%%")}/slurm.log"'
     yield "--open-mode=append"
     for name in ("partition", "account", "qos", "reservation"):
@@ -154,6 +207,15 @@ def _start(order: LaunchOrder, gpus: int) -> str:
         # Since 22.05 srun does not take it over from the job.
         words.append(f"--cpus-per-task={order.cpus_per_node}")
     return " ".join([*map(shlex.quote, words), '"$folder/node.sh"'])
+
+
+def _pass_on(order: LaunchOrder) -> str:
+    if order.launch is Launch.ONCE:
+        return '"$folder/signal.sh" "$1"'
+    count = len(order.slots)
+    # Beside the step of the command, on what it has.
+    words = ["srun", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--overlap", "--gres=none"]
+    return " ".join([*words, "--mpi=none", "--input=none", '"$folder/signal.sh" "$1"'])
 
 
 def _command(order: LaunchOrder) -> str:
