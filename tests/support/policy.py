@@ -27,7 +27,13 @@ NOW = 1_000_000.0
 
 
 def an_ask(name: str, gpus: int = 1, nodes: int = 1, **facts: Any) -> Ask:
-    given = {"queue": "default", "user": "ada", "tenant": "", "priority": 50, "submitted_unix": NOW - 100} | facts
+    given: dict[str, Any] = {
+        "queue": "default",
+        "user": "ada",
+        "tenant": "",
+        "priority": 50,
+        "submitted_unix": NOW - 100,
+    } | facts
     return Ask(id=f"{name}-id", name=name, nodes=nodes, gpus_per_node=gpus, **given)
 
 

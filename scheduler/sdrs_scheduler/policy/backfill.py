@@ -83,6 +83,11 @@ class Timeline:
         holds = self._holds
         return lambda i: self.least_free(i, now, end) if i in holds else free[i]
 
+    def holders(self, shape: Shape) -> list[Reservation]:
+        """Whose nodes a job of that shape could use."""
+        suitable = set(self._capacity.suitable(shape))
+        return [reservation for reservation in self.reservations if not suitable.isdisjoint(reservation.nodes)]
+
     def least_free(self, i: int, start: float, end: float) -> int:
         """The least that is free on node ``i`` at any time between: right then, or where something reserved begins."""
         free = self._free_at(i, start)

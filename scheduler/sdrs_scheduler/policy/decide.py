@@ -41,8 +41,10 @@ class _Round:
         self._starts: list[Start] = []
         self._preempts: list[Preempt] = []
         self._waits: dict[str, Wait] = {}
-        # Made when the first job is blocked: many decisions need none.
+        # Made when somebody could be in the way of a job that is blocked: many decisions need none. Until then those
+        # who are to get a reservation are noted here.
         self._timeline: Timeline | None = None
+        self._unreserved: list[tuple[Pending, Shape]] = []
         self._limit_holds: dict[str, LimitHold] = {}
         self._is_fixed_job_waiting = False
         # Shapes that fit nowhere now: what is free only shrinks during the walk.
@@ -104,8 +106,11 @@ class _Round:
             self._explain(ask, lambda: waits.not_lent(ask, self._quotas))
             return
         shape = shape_of(ask)
-        usable = self._timeline.usable(ask) if self._timeline else None
-        chosen = None if shape in self._full else place(self._capacity, shape, usable)
+        chosen = None if shape in self._full else place(self._capacity, shape)
+        if chosen is None:
+            self._full.add(shape)
+        elif self._timeline or self._unreserved:
+            chosen = place(self._capacity, shape, self._timeline_now().usable(ask))
         if chosen is None:
             self._block(job, shape)
             return
@@ -122,14 +127,11 @@ class _Round:
 
     def _block(self, job: Pending, shape: Shape) -> None:
         ask = job.ask
-        is_full = shape in self._full or place(self._capacity, shape) is None
-        if is_full:
-            self._full.add(shape)
         if len(self._capacity.suitable(shape)) < shape.nodes:
             # It waits for nodes to be opened or added, so it holds up nobody.
             self._explain(ask, lambda: waits.no_such_nodes(shape, self._capacity))
             return
-        holders = list(self._timeline_now().reservations)
+        holders = self._timeline_now().holders(shape) if self._settings.explain else []
         is_making_room = self._make_room(job, shape)
         reservation = self._reserve(job, shape, is_forced=is_making_room)
         if reservation is not None:
@@ -137,7 +139,7 @@ class _Round:
         leaving = self._leaving_from(reservation)
         if leaving and (is_making_room or job.is_promised):
             self._explain(ask, lambda: waits.preempting(leaving, reservation, self._now))
-        elif is_full:
+        elif shape in self._full:
             ahead = tuple(self._ahead)
             self._explain(ask, lambda: waits.capacity_short(shape, self._capacity, ahead, reservation, self._now))
         else:
@@ -190,13 +192,14 @@ class _Round:
         return True
 
     def _reserve(self, job: Pending, shape: Shape, is_forced: bool) -> Reservation | None:
-        timeline = self._timeline_now()
-        if not is_forced and len(timeline.reservations) >= self._settings.reservations_max:
+        """None: it gets none, or nobody needs to know of it yet."""
+        made = len(self._timeline.reservations) if self._timeline else 0
+        if not is_forced and made + len(self._unreserved) >= self._settings.reservations_max:
             return None
-        # When nothing is free nobody can be in the way, and nobody needs to be told.
-        if not (is_forced or self._capacity.free_gpus or self._leaving or self._settings.explain):
-            return None
-        return timeline.reserve(job.ask, shape, is_overdue(job, self._now, self._settings))
+        if is_forced or self._settings.explain or self._quotas.queue(job.ask.queue).max_gpus is not None:
+            return self._timeline_now().reserve(job.ask, shape, is_overdue(job, self._now, self._settings))
+        self._unreserved.append((job, shape))
+        return None
 
     def _leaving_from(self, reservation: Reservation | None) -> list[Running]:
         """Who is on its way out of the nodes that are reserved."""
@@ -216,10 +219,12 @@ class _Round:
 
     def _timeline_now(self) -> Timeline:
         if self._timeline is None:
-            timeline = Timeline(self._capacity, self._view.running, self._now, self._settings)
+            self._timeline = Timeline(self._capacity, self._view.running, self._now, self._settings)
             for ask, start in zip(self._started, self._starts, strict=True):
-                timeline.started(ask, [self._capacity.index[name] for name in start.placement])
-            self._timeline = timeline
+                self._timeline.started(ask, [self._capacity.index[name] for name in start.placement])
+        for job, shape in self._unreserved:
+            self._timeline.reserve(job.ask, shape, is_overdue(job, self._now, self._settings))
+        self._unreserved.clear()
         return self._timeline
 
     def _explain(self, ask: Ask, wait: Callable[[], Wait]) -> None:

@@ -220,15 +220,14 @@ def _free_nodes(allowed: Sequence[Victim], choice: _Choice) -> None:
         for i in victim.units:
             by_node.setdefault(i, []).append(victim)
     costs = []
-    for i, missing in choice.missing.items():
-        cleared = _clear(i, by_node.get(i, ()), choice) if missing > 0 else []
-        if cleared is not None:
+    for i, there in by_node.items():
+        if choice.missing.get(i, 0) > 0 and (cleared := _clear(i, there, choice)) is not None:
             costs.append((sum(victim.cost for victim in cleared), len(cleared), i))
     costs.sort()
     for _, _, i in costs:
         if choice.nodes_fit():
             return
-        for victim in _clear(i, by_node.get(i, ()), choice) or ():
+        for victim in _clear(i, by_node[i], choice) or ():
             choice.add(victim)
 
 

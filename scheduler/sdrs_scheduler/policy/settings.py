@@ -48,7 +48,7 @@ class PolicySettings:
     # How long a job that was warned is thought to hold its GPUs yet.
     leaving_seconds: float = 60.0
     # For how many blocked jobs victims are looked for in one decision.
-    preemption_depth: int = 8
+    preemption_depth: int = 4
 
     # Whether ``Decisions.waits`` is filled. It costs a sentence for each job that waits.
     explain: bool = True

@@ -44,9 +44,11 @@ def no_such_nodes(shape: Shape, capacity: Capacity) -> Wait:
             f"It can never start: it needs {_need(shape)}, and {there_are}. {_what_would_do(shape, capacity)}",
         )
     closed = [_closed(node) for node in suitable if not node.is_open]
+    open_count = len(suitable) - len(closed)
     return Wait(
         "capacity",
-        f"It needs {_need(shape)}, and only {len(suitable) - len(closed)} of {len(suitable)} such nodes take jobs now. "
+        f"It needs {_need(shape)}, and only {open_count} of {len(suitable)} such nodes take{'s' * (open_count == 1)} "
+        f"jobs now. "
         f"Closed: {_names(closed)}.",
     )
 
@@ -79,7 +81,7 @@ def not_lent(ask: Ask, quotas: Quotas) -> Wait:
 def preempting(leaving: Sequence[Running], reservation: Reservation | None, now_unix: float) -> Wait:
     names = _names([job.ask.name for job in leaving])
     verb = "saves its state and makes" if len(leaving) == 1 else "save their state and make"
-    return Wait("preempting", f"{names} {verb} room for it{_when(reservation, now_unix)}.")
+    return Wait("preempting", f"{names} {verb} room for it{_when(reservation, now_unix)}")
 
 
 def capacity_short(
@@ -89,7 +91,7 @@ def capacity_short(
     have = f"{free} of the {suitable} such nodes {'has' if free == 1 else 'have'} room now"
     return Wait(
         "capacity",
-        f"It needs {_need(shape)}: {have}, {shape.nodes - free} more must come free{_when(reservation, now_unix)}."
+        f"It needs {_need(shape)}: {have}, {shape.nodes - free} more must come free{_when(reservation, now_unix)}"
         f"{_ahead(ahead)}",
     )
 
@@ -97,18 +99,17 @@ def capacity_short(
 def reserved(
     ask: Ask, shape: Shape, holders: Sequence[Reservation], reservation: Reservation | None, now_unix: float
 ) -> Wait:
-    """``holders``: whose reservations it would delay."""
-    first = min(holders, key=lambda holder: holder.start_unix, default=None)
+    """``holders``: who has reserved nodes that it could use; at least one."""
+    first = min(holders, key=lambda holder: holder.start_unix)
     kept = f"what is free is kept for {_names([holder.job_name for holder in holders])}"
-    if first is not None and first.is_known:
+    if first.is_known:
         kept += f", due in {_span(first.start_unix - now_unix)}"
     if ask.left_seconds is None:
-        length = "nobody knows how long this job needs (an `estimate` in its job file would tell)"
+        length = "nobody knows how long this job needs (an estimate in its job file would tell)"
     else:
         length = f"this job needs {_span(ask.left_seconds)} and would be in the way"
-    return Wait(
-        "reserved", f"It needs {_need(shape)}; {kept}, and {length}{_when(reservation, now_unix, ' It starts')}."
-    )
+    starts = f" It starts{_when(reservation, now_unix)[1:]}" if reservation and reservation.is_known else ""
+    return Wait("reserved", f"It needs {_need(shape)}; {kept}, and {length}.{starts}")
 
 
 def behind(ahead: Sequence[Ask]) -> Wait:
@@ -156,13 +157,13 @@ def _ahead(ahead: Sequence[Ask]) -> str:
     return f" Ahead of it {verb} {_names([ask.name for ask in ahead])}."
 
 
-def _when(reservation: Reservation | None, now_unix: float, lead: str = "") -> str:
+def _when(reservation: Reservation | None, now_unix: float) -> str:
+    """Ends the sentence that it is appended to."""
     if reservation is None:
-        return ""
-    before = f".{lead}" if lead else ","
+        return "."
     if not reservation.is_known:
-        return f"{before} when, nobody knows: some of the jobs that run there do not tell how long they need"
-    return f"{before} in about {_span(reservation.start_unix - now_unix)}"
+        return "; nobody knows when, for some of the jobs that run there do not tell how long they need."
+    return f", in about {_span(reservation.start_unix - now_unix)}."
 
 
 def _closed(node: PolicyNode) -> str:
