@@ -234,6 +234,7 @@ class Simulation:
             save_seconds=self._settings.save_seconds,
         )
         job.attempt += 1
+        job.running = None
         job.phase = Phase.RUNNING
         job.warned = math.inf
         job.waited_seconds += now - job.waiting_since

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from sdrs_scheduler.jobs.spec import DEFAULT_QUEUE
@@ -50,6 +50,7 @@ class SimJob:
     # Others were told to leave for it.
     is_promised: bool = False
     pending: Pending | None = None
+    running: Running | None = None
 
     waited_seconds: float = 0.0
     restoring_seconds: float = 0.0
@@ -104,23 +105,6 @@ def make_job(trace: TraceJob, gpus_per_node: int, interval_seconds: float, can_p
     return SimJob(trace, nodes, share, ask, interval_seconds)
 
 
-def ask_with_left(ask: Ask, left_seconds: float) -> Ask:
-    """As ``dataclasses.replace``, which looks at every field by name: this is the innermost of all loops."""
-    return Ask(
-        ask.id,
-        ask.name,
-        ask.queue,
-        ask.user,
-        ask.tenant,
-        ask.priority,
-        ask.submitted_unix,
-        ask.nodes,
-        ask.gpus_per_node,
-        left_seconds=left_seconds,
-        preemptible=ask.preemptible,
-    )
-
-
 def see_pending(job: SimJob, settings: SimSettings) -> Pending:
     """It changes only when the job begins to wait or is promised a place, so it is made once for each of these."""
     if job.pending is None:
@@ -129,7 +113,7 @@ def see_pending(job: SimJob, settings: SimSettings) -> Pending:
         # preempt each other for ever.
         left = working_seconds(work, job.interval_seconds, settings.save_seconds)
         job.pending = Pending(
-            ask_with_left(job.ask, left + (settings.restore_seconds if job.generations else 0.0)),
+            replace(job.ask, left_seconds=left + (settings.restore_seconds if job.generations else 0.0)),
             eligible_unix=EPOCH_UNIX + job.eligible,
             waiting_since_unix=EPOCH_UNIX + job.waiting_since,
             is_promised=job.is_promised,
@@ -138,12 +122,19 @@ def see_pending(job: SimJob, settings: SimSettings) -> Pending:
 
 
 def see_running(job: SimJob, now: float) -> Running:
+    """What changes with time is set in place, in values that are immutable for everybody else.
+
+    A view lives for one decision, and the policy keeps nothing of it. To make new values of all that runs, thousands of
+    times, took more time than the decisions.
+    """
     timeline = job.timeline
     assert timeline is not None
-    return Running(
-        ask_with_left(job.ask, timeline.ends - now),
-        job.placement,
-        EPOCH_UNIX + timeline.began,
-        timeline.unsaved_at(now),
-        job.phase is Phase.LEAVING,
-    )
+    seen = job.running
+    if seen is None:
+        seen = Running(replace(job.ask), job.placement, EPOCH_UNIX + timeline.began)
+        job.running = seen
+    set_field = object.__setattr__
+    set_field(seen.ask, "left_seconds", timeline.ends - now)
+    set_field(seen, "unsaved_seconds", timeline.unsaved_at(now))
+    set_field(seen, "is_leaving", job.phase is Phase.LEAVING)
+    return seen

@@ -61,6 +61,11 @@ class Timeline:
         return min(self.whole_work, self.from_work + done + working)
 
     def unsaved_at(self, now: float) -> float:
+        """The work since its newest durable checkpoint."""
+        # As ``_phase`` has it; asked for all that runs, at every decision.
+        active = now - self.began - self.restore_seconds
+        if active <= self.interval_seconds:
+            return max(0.0, active)
         return self._phase(now)[1]
 
     def saving_left_at(self, now: float) -> float:
