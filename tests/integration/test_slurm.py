@@ -201,6 +201,20 @@ def test_while_slurm_does_not_answer_nothing_is_concluded_and_runs_go_on(bench: 
     assert bench.ended(run).exits == {bench.nodes[0]: Exit(code=7)}
 
 
+def test_a_shared_folder_that_is_away_says_nothing_about_runs(bench: Bench) -> None:
+    run = bench.launched("exit 4")
+    facts = bench.ended(run)
+    folder = bench.folder / "runs"
+    folder.rename(bench.folder / "unmounted")
+    try:
+        for ask in (lambda: bench.facts(run), lambda: bench.log(run), lambda: bench.executor.kill(run)):
+            with pytest.raises(UnavailableError, match="is it mounted"):
+                ask()
+    finally:
+        (bench.folder / "unmounted").rename(folder)
+    assert bench.facts(run) == facts
+
+
 def test_a_node_that_dies_is_lost_and_ends_the_run(bench: Bench, slurm: SlurmCluster) -> None:
     run = bench.launched(FOREVER, node_count=2)
     bench.said(run, "ready", 2)

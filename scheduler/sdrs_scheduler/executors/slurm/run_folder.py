@@ -77,8 +77,9 @@ class RunFolder:
     def record_submission(self, job_id: int) -> None:
         self._write("submitted", str(job_id))
 
-    def was_begun(self) -> bool:
-        return bool(self._numbers("claimed")[0])
+    def begun_job(self) -> int:
+        """0: no script of the run has begun."""
+        return self._numbers("claimed")[0]
 
     def read_end(self) -> RunFacts | None:
         try:
