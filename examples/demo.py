@@ -1,5 +1,5 @@
 """The story of ``make demo``: the worst minute. Two storage nodes are killed in the middle of a save, two in the middle
-of a restore, bytes are flipped on a disk, and nothing is lost.
+of a restore, bytes are flipped on a disk, and nothing is lost. Then a job is killed twice, and comes back by itself.
 
 Everything is real: daemons in processes of their own, kill -9, fsynced files. It cleans up after itself and exits 0 if
 every claim it makes was seen to hold.
@@ -188,6 +188,67 @@ def restored_digest(job: str) -> str:
         return digest(cluster.checkpoints(job).restore(STEPS))
 
 
+def job_file(folder: Path, name: str) -> Path:
+    """A job that trains as the trainers before did; one retry, so that a death that was charged wrongly would end it."""
+    words = [sys.executable, str(HERE / "train_tiny.py"), "--steps", str(STEPS), "--save-every", str(SAVE_EVERY)]
+    wish = {
+        "name": name,
+        "command": [*words, "--ballast-mib", str(BALLAST_MIB)],
+        "resources": {"nodes": 1, "gpus_per_node": 1},
+        "checkpoint": {"pool": "prod", "level": "L3"},
+        "retry": {"max": 1, "backoff": {"initial": "1s"}},
+    }
+    file = folder / f"{name}.yaml"
+    file.write_text(json.dumps(wish, indent=2))  # JSON is YAML
+    story.quote(file.read_text())
+    return file
+
+
+def job_facts(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ask("job", "show", name))
+    return found
+
+
+def wait_for_line(name: str, attempt: int, start: str) -> str:
+    """The line of the job's log that starts so, once it is there."""
+    found: list[str] = []
+
+    def look() -> bool:
+        told = [line for line in logs_of(name, attempt) if line.startswith(start)]
+        found.extend(told)
+        return bool(told)
+
+    wait_until(look, f"attempt {attempt} of {name} to say {start!r}")
+    return found[0]
+
+
+def logs_of(name: str, attempt: int) -> list[str]:
+    command = [str(SDRS), "job", "logs", name, "--attempt", str(attempt)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    return done.stdout.splitlines()
+
+
+def kill_worker(name: str, attempt: int) -> None:
+    began = next(line for line in logs_of(name, attempt) if " pid " in line)
+    found = re.search(r"pid (\d+)", began)
+    assert found, began
+    story.tell(f"kill -9 {found.group(1)}   (the worker of attempt {attempt})")
+    os.kill(int(found.group(1)), signal.SIGKILL)
+
+
+def train_a_job_that_dies_twice(folder: Path, name: str) -> dict[str, Any]:
+    """The job once it is over: its worker was killed, and then once more, in mid-save, with the primary of its group."""
+    run_sdrs("job", "submit", str(job_file(folder, name)))
+    wait_for_line(name, 1, f"saved step {SAVE_EVERY} ")
+    kill_worker(name, 1)
+    primary = groups()[0]["primary"]
+    wait_for_line(name, 2, f"saving step {2 * SAVE_EVERY} ")
+    kill_9(primary)
+    kill_worker(name, 2)
+    wait_until(lambda: job_facts(name)["state"] in ("succeeded", "failed"), f"the job {name} to be over")
+    return job_facts(name)
+
+
 def is_healthy() -> bool:
     return bool(json.loads(ask("status"))["state"] == "healthy")
 
@@ -251,6 +312,15 @@ def tell_the_story(folder: Path) -> None:
     wait_until(is_healthy, "repair to mend what the scrub found")
     run_sdrs("ckpt", "verify", "unlucky", str(STEPS))
     story.check(restored_digest("unlucky") == wanted, "the scrub found it, repair mended it, and the bytes are right")
+
+    story.chapter(
+        "A job of the scheduler: its worker is killed, and later once more, together with its storage primary"
+    )
+    ended = train_a_job_that_dies_twice(folder, "phoenix")
+    run_sdrs("job", "why", "phoenix", allow=(0, 1))
+    run_sdrs("job", "attempts", "phoenix")
+    story.check(ended["state"] == "succeeded", "it came back twice by itself, each time from its newest checkpoint")
+    story.check(restored_digest("phoenix") == wanted, "and ended with the very weights of the undisturbed training")
 
     story.chapter("The end: the cluster stops, the demo cleans up")
     run_sdrs("down", "--dir", str(folder / "cluster"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import time
 
 import numpy as np
 
@@ -60,6 +61,7 @@ def main() -> None:
     flags.add_argument("--steps", type=int, default=60)
     flags.add_argument("--save-every", type=int, default=10)
     flags.add_argument("--ballast-mib", type=int, default=16)
+    flags.add_argument("--step-seconds", type=float, default=0.0, help="make each step last so long")
     options = flags.parse_args()
 
     job = sdrs.current_job()
@@ -73,6 +75,7 @@ def main() -> None:
             print(f"resume at step {state['step']} as pid {os.getpid()}, digest {digest(state)}", flush=True)
         while state["step"] < options.steps:
             loss = train_step(state)
+            time.sleep(options.step_seconds)
             if job:
                 job.report(step=state["step"], loss=loss)
             if state["step"] % options.save_every == 0:
