@@ -22,12 +22,11 @@ from sdrs_scheduler.executors.local.executor import LocalExecutor, LocalSettings
 from sdrs_scheduler.executors.local.local_nodes import LocalNodes, LocalNodesConfig, make_probe
 from sdrs_scheduler.executors.slurm.executor import SlurmExecutor
 from sdrs_scheduler.executors.slurm.settings import SlurmSettings
-from sdrs_scheduler.jobs.job import Attempt, Job
 from sdrs_scheduler.jobs.machine import MachineSettings
 from sdrs_scheduler.jobs.strikes import StrikeSettings
 from sdrs_scheduler.keeping import KeepingSettings
 from sdrs_scheduler.logs import configure_logs, get_log
-from sdrs_scheduler.metrics import SchedulerMetrics, serve_metrics
+from sdrs_scheduler.metrics import SchedulerMetrics, Seen, serve_metrics
 from sdrs_scheduler.observing import ObservingSettings
 from sdrs_scheduler.own_folder import OwnFolder
 from sdrs_scheduler.policy.settings import PolicySettings
@@ -106,7 +105,7 @@ def run(config: Config, stop: threading.Event) -> None:
         stack.callback(watch.stop)
         facts: dict[str, object] = {"started_unix_ms": clock.unix_ms(), "ready": True}
         if config.metrics:
-            source = SchedulerMetrics(lambda: (_on_record(parts), clock.unix_ms(), parts.scheduler.leads))
+            source = SchedulerMetrics(lambda: _seen(parts, clock.unix_ms()))
             facts["metrics"], stop_metrics = serve_metrics(source, config.metrics)
             stack.callback(stop_metrics)
         folder.announce(facts)
@@ -144,10 +143,13 @@ def _tick(parts: Parts) -> None:
         log.error("tick_failed", exc_info=error)
 
 
-def _on_record(parts: Parts) -> list[tuple[Job, list[Attempt]]]:
-    """Asked for when somebody looks, in a thread of its own."""
-    attempts = parts.book.ledger.all_attempts()
-    return [(stored.value, attempts.get(stored.value.id, [])) for stored in parts.book.ledger.jobs()]
+def _seen(parts: Parts, now_unix_ms: int) -> Seen:
+    """Read from the records, in the thread of who asks."""
+    ledger = parts.book.ledger
+    attempts = ledger.all_attempts()
+    jobs = [(stored.value, attempts.get(stored.value.id, [])) for stored in ledger.jobs()]
+    gpus = sum(stored.value.gpus for stored in ledger.nodes().values() if stored.value.is_up)
+    return Seen(now_unix_ms, parts.scheduler.leads, jobs, gpus)
 
 
 def main() -> None:

@@ -33,12 +33,22 @@ class Book:
         # The newest attempt of each job that was asked for. Only this scheduler changes them, as long as it decides.
         self._attempts: dict[str, Attempt] = {}
         self.nodes: dict[str, Stored[NodeRecord]] = {}
+        # The newest change of jobs that was read.
+        self._read_revision = -1
 
     def forget(self) -> None:
         """Another one decided in between: nothing that was read before counts."""
-        self.jobs, self._attempts, self.nodes = {}, {}, {}
+        self.jobs, self._attempts, self.nodes, self._read_revision = {}, {}, {}, -1
 
     def read(self) -> None:
+        self.nodes = self.ledger.nodes()
+        # Asked before: what changes while it is read is read again.
+        revision = self.ledger.records.wait(keys.JOBS, self._read_revision, 0.0)
+        if revision != self._read_revision:
+            self._read_jobs()
+            self._read_revision = revision
+
+    def _read_jobs(self) -> None:
         known = self.jobs
         self.jobs = {}
         for record in self.ledger.records.range(keys.JOBS):
@@ -54,7 +64,6 @@ class Book:
                 log.error("job_not_readable", job=job_id, why=error.message)
         for gone in known.keys() - self.jobs.keys():
             self._attempts.pop(gone, None)
-        self.nodes = self.ledger.nodes()
 
     def attempt(self, job: Job) -> Attempt | None:
         """The newest one, as ``job`` numbers it."""
@@ -84,6 +93,7 @@ class Book:
         compare = {before.key: before.revision, **(extra.compare if extra else {})}
         revision = self._leader.commit(compare, put)
         if revision is None:
+            self._read_revision = -1
             return False
         if before.key in put:
             self.jobs[job.id] = Stored(before.key, job, revision)

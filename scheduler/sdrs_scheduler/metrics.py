@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from prometheus_client import (
     GC_COLLECTOR,
@@ -20,15 +21,31 @@ from sdrs_scheduler.jobs.job import Attempt, Job, JobState
 _SILENCE_SECONDS = 5.0
 
 
-class SchedulerMetrics(Collector):
-    """``read`` gives all jobs with their attempts, the time, and whether this scheduler decides."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the figures are made of."""
 
-    def __init__(self, read: Callable[[], tuple[list[tuple[Job, list[Attempt]]], int, bool]]) -> None:
+    now_unix_ms: int
+    # Whether this scheduler decides.
+    decides: bool
+    jobs: list[tuple[Job, list[Attempt]]]
+    # Of all nodes that are up.
+    gpus: int
+
+
+class SchedulerMetrics(Collector):
+    """``read`` is called when somebody looks."""
+
+    def __init__(self, read: Callable[[], Seen]) -> None:
         self._read = read
 
     def collect(self) -> Iterable[Metric]:
-        jobs, now_unix_ms, decides = self._read()
-        yield GaugeMetricFamily("sdrs_scheduler_decides", "1 if this scheduler decides", value=float(decides))
+        seen = self._read()
+        jobs, now_unix_ms = seen.jobs, seen.now_unix_ms
+        yield GaugeMetricFamily("sdrs_scheduler_decides", "1 if this scheduler decides", value=float(seen.decides))
+        yield GaugeMetricFamily("sdrs_gpus", "GPUs of nodes that are up", value=seen.gpus)
+        taken = sum(len(slot.gpus) for job, _ in jobs for slot in job.slots)
+        yield GaugeMetricFamily("sdrs_gpus_taken", "GPUs that jobs hold", value=taken)
         by_state = GaugeMetricFamily("sdrs_jobs", "Jobs on record", labels=["state"])
         counts = dict.fromkeys(JobState, 0)
         for job, _ in jobs:

@@ -28,6 +28,8 @@ Decide = Callable[[View], Decisions]
 
 # A sentence that only counts down is not worth a write each time.
 _WHY_SECONDS = 15.0
+# Of a long queue only so many are told at each look why they wait.
+_MAX_EXPLAINED = 20
 _USAGE_SECONDS = 60.0
 _ADVICE_SECONDS = 30.0
 # Runs that ended so lately may not be forgotten by their executors yet: whoever decided was killed right then.
@@ -183,8 +185,11 @@ class Scheduler:
         for start in decisions.starts:
             self._start(start)
         waits = {**decisions.waits, **{job_id: Wait("impossible", why) for job_id, why in hopeless.items()}}
+        left = _MAX_EXPLAINED
         for job_id, wait in waits.items():
-            self._explain(job_id, wait)
+            left -= self._explain(job_id, wait)
+            if not left:
+                break
 
     def _known_attempt(self, job: Job) -> Attempt | None:
         return None if job.state.is_over else self._desk.book.attempt(job)
@@ -217,17 +222,18 @@ class Scheduler:
             extra = Extra({wanted.key: replace(wanted.value, is_promised=True)}, {wanted.key: wanted.revision})
         self._record(stored, attempt, step, extra)
 
-    def _explain(self, job_id: str, wait: Wait) -> None:
+    def _explain(self, job_id: str, wait: Wait) -> bool:
+        """Whether that was worth a write."""
         stored = self._desk.book.jobs[job_id]
         job, now = stored.value, self._desk.means.clock.monotonic()
         sentence = f"{job.last_end}; {wait.sentence}" if job.last_end else wait.sentence
         reason, at = self._waits.get(job_id, ("", float("-inf")))
         if job.state is not JobState.QUEUED or job.why == sentence:
-            return
+            return False
         if reason == wait.reason and now - at < _WHY_SECONDS:
-            return
+            return False
         self._waits[job_id] = (wait.reason, now)
-        self._record(stored, None, Step(replace(job, why=sentence), None), Extra())
+        return self._record(stored, None, Step(replace(job, why=sentence), None), Extra())
 
     def _count_usage(self, jobs: dict[str, Job]) -> None:
         means = self._desk.means

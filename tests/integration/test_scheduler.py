@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 
 from sdrs_scheduler.jobs.job import JobState, Wish
-from sdrs_scheduler.jobs.spec import CheckpointWish, FailureClass, HangWatch, Resources
+from sdrs_scheduler.jobs.spec import CheckpointWish, FailureClass, HangWatch, Launch, Resources
 from tests.support.cluster import LocalCluster
 from tests.support.scheduler_process import TRAINER, Jobs, scheduled
 from tests.support.waiting import wait_for
 
 
+SETTINGS = {"stacks_seconds": 1.0, "policy": {"hysteresis_seconds": 0.0}}
+
+
 @pytest.fixture(scope="module")
 def jobs(shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    with scheduled(shared_cluster, tmp_path_factory.mktemp("scheduler"), stacks_seconds=1.0) as jobs:
+    with scheduled(shared_cluster, tmp_path_factory.mktemp("scheduler"), **SETTINGS) as jobs:
         yield jobs
 
 
@@ -56,6 +59,24 @@ def test_a_warned_job_saves_and_leaves_and_comes_back_when_it_is_released(jobs: 
     jobs.ledger.wish(job_id, Wish.CANCEL, "ann")
     jobs.reach(job_id, JobState.CANCELLED)
     assert jobs.pids(job_id) == []
+
+
+def test_a_more_important_job_gets_the_place_of_one_that_saves_first_and_comes_back(jobs: Jobs) -> None:
+    whole = Resources(nodes=2, gpus_per_node=8)
+    low = jobs.submit("low", TRAINER, priority=10, resources=whole, launch=Launch.ONCE)
+    jobs.reach(low, JobState.RUNNING)
+    jobs.saved("low", 2)
+    high = jobs.submit("high", "", priority=90, resources=whole, launch=Launch.ONCE)
+    jobs.reach(high, JobState.SUCCEEDED)
+    jobs.reach(low, JobState.RUNNING, attempt=2)
+    first, second = jobs.attempts(low)
+    assert first.verdict is not None
+    assert (first.verdict.failure, first.verdict.charged) == (FailureClass.PREEMPTED, False)
+    assert high in first.verdict.sentence
+    assert first.durable_step is not None
+    assert second.resume_step == first.durable_step
+    jobs.ledger.wish(low, Wish.CANCEL, "ann")
+    jobs.reach(low, JobState.CANCELLED)
 
 
 def test_a_frozen_job_hangs_has_its_stacks_dumped_and_is_restarted(jobs: Jobs) -> None:

@@ -68,7 +68,7 @@ class SchedulerProcess:
     def start(self, *, wait: bool = True, **environment: str) -> None:
         settings = {"url": self.url, "data_dir": str(self.data_dir), "settle_seconds": 2.0, **self.settings}
         config = self.folder / f"{self.name}.toml"
-        config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+        config.write_text("".join(f"{key} = {_toml(value)}\n" for key, value in settings.items()))
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "sdrs_scheduler", "--config", str(config)],
@@ -102,6 +102,12 @@ class SchedulerProcess:
         assert self.process
         self.process.terminate()
         return self.process.wait(PATIENCE_SECONDS)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(part)}" for key, part in value.items()) + "}"
+    return json.dumps(value)
 
 
 class Jobs:

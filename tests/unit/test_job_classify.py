@@ -52,6 +52,29 @@ def test_each_class_is_known_by_its_signs(evidence: Evidence, failure: FailureCl
     assert classify(evidence, ()).failure is failure
 
 
+TORCHRUN = """
+Failures:
+[1]:
+  exitcode  : 1 (pid: 14505)
+Root Cause (first observed failure):
+[0]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : {} (pid: 14504)  (SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "failure"),
+    [(-9, C.KILLED), (75, C.REQUEUED), (93, C.NEVER_RESTART), (210, C.PERMANENT), (1, C.CRASH), (-11, C.CRASH)],
+)
+def test_what_a_worker_of_torchrun_did_counts_and_not_torchruns_own_exit(code: int, failure: FailureClass) -> None:
+    assert classify(ended(1, log_tail=TORCHRUN.format(code)), ()).failure is failure
+
+
+def test_a_command_that_was_not_found_is_told_as_that() -> None:
+    assert "its command was not found" in classify(ended(127), ()).sentence
+
+
 def test_success_is_all_workers_and_no_lost_node() -> None:
     both = {"n1": Exit(0), "n2": Exit(0)}
     assert classify(Evidence(exits=both), ()).failure is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal as signals
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sdrs_scheduler.executors.executor import Exit
 from sdrs_scheduler.jobs.job import Verdict
@@ -29,6 +29,7 @@ _BY_EXIT_CODE = {
 # What people and kernels kill with, as opposed to what a process does to itself.
 _KILLING = {signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP, signals.SIGQUIT, signals.SIGXCPU}
 _SHELL_SIGNAL_CODE = 128
+_SHELL_SAYS = {126: "its command is no program", 127: "its command was not found: give its path, or set PATH"}
 
 _GPU_WORDS = re.compile(
     r"uncorrectable ECC|fallen off the bus|NVRM: Xid|GPU is lost|CUDA error: (?:unknown error|uncorrectable)", re.I
@@ -37,6 +38,7 @@ _MEMORY_WORDS = re.compile(
     r"CUDA out of memory|OutOfMemoryError|^MemoryError|Cannot allocate memory|std::bad_alloc|oom-kill", re.I | re.M
 )
 _HANG_WORDS = re.compile(r"Watchdog caught collective operation timeout|collective operation timed? ?out", re.I)
+_TORCHRUN_ROOT_CAUSE = re.compile(r"^Root Cause \(first observed failure\):$.*?^ *exitcode *: (-?\d+) ", re.M | re.S)
 _STORAGE_WORDS = re.compile(
     r"^(?:\S*\.)?(?:SaveFailedError|UnavailableError|NotRestorableError|StaleEpochError|DiskFailedError|FullError): ",
     re.M,
@@ -70,11 +72,21 @@ class Evidence:
     @property
     def failed(self) -> tuple[str, Exit] | None:
         """The node that failed first, and how."""
-        return next(((node, exit) for node, exit in self.exits.items() if exit.code != 0), None)
+        found = next(((node, exit) for node, exit in self.exits.items() if exit.code != 0), None)
+        return found and (found[0], _behind_torchrun(found[1], self.log_tail))
 
     @property
     def is_success(self) -> bool:
         return bool(self.exits) and self.failed is None and not self.lost_nodes
+
+
+def _behind_torchrun(exit: Exit, log_tail: str) -> Exit:
+    """torchrun exits with 1 whatever its workers did, and writes down what the first of them to fail did."""
+    told = _TORCHRUN_ROOT_CAUSE.search(log_tail) if exit.code == 1 else None
+    if told is None:
+        return exit
+    code = int(told[1])
+    return replace(exit, code=None, signal=-code) if code < 0 else replace(exit, code=code)
 
 
 def exit_signal(exit: Exit) -> int | None:
@@ -224,7 +236,9 @@ def _killed(evidence: Evidence) -> Verdict | None:
 
 
 def _crash(evidence: Evidence) -> Verdict | None:
-    detail = f" ({evidence.detail})" if evidence.detail else ""
+    code = evidence.failed[1].code if evidence.failed else None
+    what = _SHELL_SAYS.get(code or 0, "") or evidence.detail
+    detail = f" ({what})" if what else ""
     return Verdict(FailureClass.CRASH, f"{_how(evidence)}: crash{detail}")
 
 

@@ -33,8 +33,8 @@ def advance(job: Job, attempt: Attempt | None, sight: Sight, settings: MachineSe
     if job.wish is not Wish.NONE and (step := _carry_out(job, attempt, sight)) is not None:
         return step
     if job.state in (JobState.SUBMITTED, JobState.PREEMPTED):
-        sentence = "queued" if job.state is JobState.SUBMITTED else f"queued again: {job.last_end}"
-        return Step(moved(job, JobState.QUEUED, sight.now_unix_ms, sentence), attempt)
+        sentence = "queued" if job.state is JobState.SUBMITTED else "queued again"
+        return Step(moved(job, JobState.QUEUED, sight.now_unix_ms, sentence, job.last_end), attempt)
     if not job.state.has_nodes or attempt is None:
         return Step(job, attempt)
     return _BY_STATE[job.state](job, attempt, sight, settings)
@@ -147,9 +147,8 @@ def _scheduled(job: Job, attempt: Attempt, sight: Sight, settings: MachineSettin
         at_most = FROM_THE_BEGINNING if resumption.step is None else resumption.step
         job = replace(job, roll_back=0, resume_at_most=at_most)
     nodes = ", ".join(slot.node for slot in attempt.slots)
-    begins = f"attempt {attempt.number} starts on {nodes} {resumption.text}"
-    sentence = f"{job.last_end}; {begins}" if job.last_end else begins
-    return Step(moved(job, JobState.STARTING, now, sentence), attempt, (Begin(),))
+    sentence = f"attempt {attempt.number} starts on {nodes} {resumption.text}"
+    return Step(moved(job, JobState.STARTING, now, sentence, job.last_end), attempt, (Begin(),))
 
 
 def _starting(job: Job, attempt: Attempt, sight: Sight, settings: MachineSettings) -> Step:
@@ -171,10 +170,9 @@ def _starting(job: Job, attempt: Attempt, sight: Sight, settings: MachineSetting
         started = run.started_unix_ms or sight.now_unix_ms
         attempt = replace(attempt, started_unix_ms=started, running_unix_ms=sight.now_unix_ms, log_files=run.log_files)
         nodes = ", ".join(run.nodes or [slot.node for slot in attempt.slots])
-        since = f"{job.last_end}; attempt" if job.last_end else "attempt"
         whence = "the beginning" if attempt.resume_step is None else f"step {attempt.resume_step}"
-        sentence = f"{since} {attempt.number} runs on {nodes}, from {whence}"
-        return Step(moved(job, JobState.RUNNING, sight.now_unix_ms, sentence), attempt)
+        sentence = f"attempt {attempt.number} runs on {nodes}, from {whence}"
+        return Step(moved(job, JobState.RUNNING, sight.now_unix_ms, sentence, job.last_end), attempt)
     if job.wish is Wish.CANCEL:
         return Step(job, attempt, (Kill(),))
     if run.detail and job.why != (why := f"attempt {attempt.number} waits at its executor: {run.detail}"):

@@ -26,12 +26,13 @@ NEXT: Mapping[JobState, frozenset[JobState]] = {
 }
 
 
-def told(job: Job, now_unix_ms: int, sentence: str) -> Job:
-    """``job`` with one more line of its story, which is also why it is as it is."""
-    return replace(job, why=sentence, story=(*job.story, Line(now_unix_ms, sentence))[-MAX_STORY_LINES:])
+def told(job: Job, now_unix_ms: int, sentence: str, before: str = "") -> Job:
+    """``job`` with one more line of its story, which is also why it is as it is; there after what was ``before``."""
+    why = f"{before}; {sentence}" if before else sentence
+    return replace(job, why=why, story=(*job.story, Line(now_unix_ms, sentence))[-MAX_STORY_LINES:])
 
 
-def moved(job: Job, state: JobState, now_unix_ms: int, sentence: str) -> Job:
+def moved(job: Job, state: JobState, now_unix_ms: int, sentence: str, before: str = "") -> Job:
     if state not in NEXT[job.state]:
         raise InternalError(f"job {job.id} cannot go from {job.state} to {state} ({sentence})")
     job = replace(
@@ -40,4 +41,4 @@ def moved(job: Job, state: JobState, now_unix_ms: int, sentence: str) -> Job:
         slots=job.slots if state.has_nodes else (),
         ended_unix_ms=now_unix_ms if state.is_over else 0,
     )
-    return told(job, now_unix_ms, sentence)
+    return told(job, now_unix_ms, sentence, before)
