@@ -125,7 +125,11 @@ def test_no_gpu_is_used_twice_at_once(preemption: Preemption, monkeypatch: pytes
 
 def test_the_same_seed_gives_the_same_and_another_one_does_not() -> None:
     trace = mixed_trace(seed=1)
-    first, second, other = (make_report(simulate(trace, replace(BATTERED, seed=seed))) for seed in (3, 3, 4))
+    first, second, other = (
+        # Nothing is torn: that other nodes fail is enough.
+        make_report(simulate(trace, replace(BATTERED, torn=0.0, seed=seed)))
+        for seed in (3, 3, 4)
+    )
     assert first == second
     assert first != other
 
