@@ -189,64 +189,63 @@ def restored_digest(job: str) -> str:
 
 
 def job_file(folder: Path, name: str) -> Path:
-    """A job that trains as the trainers before did; one retry, so that a death that was charged wrongly would end it."""
+    """The same training as a job."""
     words = [sys.executable, str(HERE / "train_tiny.py"), "--steps", str(STEPS), "--save-every", str(SAVE_EVERY)]
     wish = {
         "name": name,
-        "command": [*words, "--ballast-mib", str(BALLAST_MIB)],
+        "command": [*words, "--ballast-mib", str(BALLAST_MIB), "--step-seconds", "0.3"],
         "resources": {"nodes": 1, "gpus_per_node": 1},
         "checkpoint": {"pool": "prod", "level": "L3"},
-        "retry": {"max": 1, "backoff": {"initial": "1s"}},
+        "retry": {"max": 3, "backoff": {"initial": "1s"}},
     }
     file = folder / f"{name}.yaml"
-    file.write_text(json.dumps(wish, indent=2))  # JSON is YAML
+    # JSON is YAML.
+    file.write_text("{\n" + ",\n".join(f'  "{key}": {json.dumps(value)}' for key, value in wish.items()) + "\n}\n")
     story.quote(file.read_text())
     return file
 
 
-def job_facts(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(ask("job", "show", name))
-    return found
-
-
-def wait_for_line(name: str, attempt: int, start: str) -> str:
-    """The line of the job's log that starts so, once it is there."""
+def wait_for_line(name: str, attempt: int, words: str) -> str:
+    """The first line with ``words`` in the log of an attempt, once it is there."""
     found: list[str] = []
 
     def look() -> bool:
-        told = [line for line in logs_of(name, attempt) if line.startswith(start)]
-        found.extend(told)
-        return bool(told)
+        for known in json.loads(ask("job", "attempts", name)):
+            if known["attempt"] == attempt:
+                found.extend(file for file in known["log_files"] if Path(file).exists())
+        return bool(found)
 
-    wait_until(look, f"attempt {attempt} of {name} to say {start!r}")
-    return found[0]
-
-
-def logs_of(name: str, attempt: int) -> list[str]:
-    command = [str(SDRS), "job", "logs", name, "--attempt", str(attempt)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
-    return done.stdout.splitlines()
+    wait_until(look, f"attempt {attempt} of {name} to begin")
+    log = Path(found[0])
+    wait_until(lambda: words in log.read_text(), f"attempt {attempt} of {name} to say {words!r}")
+    return next(line for line in log.read_text().splitlines() if words in line)
 
 
 def kill_worker(name: str, attempt: int) -> None:
-    began = next(line for line in logs_of(name, attempt) if " pid " in line)
-    found = re.search(r"pid (\d+)", began)
-    assert found, began
-    story.tell(f"kill -9 {found.group(1)}   (the worker of attempt {attempt})")
-    os.kill(int(found.group(1)), signal.SIGKILL)
+    said = re.search(r"pid (\d+)", wait_for_line(name, attempt, " pid "))
+    assert said
+    os.kill(int(said.group(1)), signal.SIGKILL)
+    story.tell(f"kill -9 {said.group(1)}   (the worker of attempt {attempt})")
 
 
-def train_a_job_that_dies_twice(folder: Path, name: str) -> dict[str, Any]:
-    """The job once it is over: its worker was killed, and then once more, in mid-save, with the primary of its group."""
+def run_a_job_that_dies_twice(folder: Path, name: str) -> str:
+    """How it ended. Its worker is killed; and then the next one in mid-save, together with the primary of its group."""
     run_sdrs("job", "submit", str(job_file(folder, name)))
-    wait_for_line(name, 1, f"saved step {SAVE_EVERY} ")
+    story.quote(wait_for_line(name, 1, f"saved step {SAVE_EVERY} "))
     kill_worker(name, 1)
     primary = groups()[0]["primary"]
-    wait_for_line(name, 2, f"saving step {2 * SAVE_EVERY} ")
-    kill_9(primary)
+    story.quote(wait_for_line(name, 2, "resume at step"))
+    story.quote(wait_for_line(name, 2, f"saving step {2 * SAVE_EVERY} "))
     kill_worker(name, 2)
-    wait_until(lambda: job_facts(name)["state"] in ("succeeded", "failed"), f"the job {name} to be over")
-    return job_facts(name)
+    kill_9(primary)
+    over: list[str] = []
+
+    def is_over() -> bool:
+        over[:] = [json.loads(ask("job", "show", name))["state"]]
+        return over[0] in ("succeeded", "failed")
+
+    wait_until(is_over, f"the job {name} to be over")
+    return over[0]
 
 
 def is_healthy() -> bool:
@@ -313,13 +312,11 @@ def tell_the_story(folder: Path) -> None:
     run_sdrs("ckpt", "verify", "unlucky", str(STEPS))
     story.check(restored_digest("unlucky") == wanted, "the scrub found it, repair mended it, and the bytes are right")
 
-    story.chapter(
-        "A job of the scheduler: its worker is killed, and later once more, together with its storage primary"
-    )
-    ended = train_a_job_that_dies_twice(folder, "phoenix")
-    run_sdrs("job", "why", "phoenix", allow=(0, 1))
+    story.chapter("The same training as a job: it is killed, and later once more, together with its storage primary")
+    ended = run_a_job_that_dies_twice(folder, "phoenix")
+    run_sdrs("job", "why", "phoenix")
     run_sdrs("job", "attempts", "phoenix")
-    story.check(ended["state"] == "succeeded", "it came back twice by itself, each time from its newest checkpoint")
+    story.check(ended == "succeeded", "it came back twice by itself, each time from its newest checkpoint")
     story.check(restored_digest("phoenix") == wanted, "and ended with the very weights of the undisturbed training")
 
     story.chapter("The end: the cluster stops, the demo cleans up")
