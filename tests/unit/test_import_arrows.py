@@ -45,6 +45,7 @@ ENTRY_POINTS = {
     "sdrs.torch",
     "sdrs_scheduler.cli.jobs",  # verbs of `sdrs`, found by entry points
     "sdrs_scheduler.cli.queues",
+    "sdrs_scheduler.cli.sim",
     "sdrs_storaged.__main__",
     "sdrs_storaged.app",
     "sdrs_storaged.control.meta.memory",  # the MetaStore's twin: tests run the control plane on it
