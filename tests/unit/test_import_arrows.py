@@ -45,7 +45,11 @@ ENTRY_POINTS = {
     "sdrs.torch",
     "sdrs_scheduler.cli.jobs",  # verbs of `sdrs`, found by entry points
     "sdrs_scheduler.cli.queues",
+<<<<<<< HEAD
     "sdrs_scheduler.__main__",
+=======
+    "sdrs_scheduler.cli.sim",
+>>>>>>> sim
     "sdrs_storaged.__main__",
     "sdrs_storaged.app",
     "sdrs_storaged.control.meta.memory",  # the MetaStore's twin: tests run the control plane on it
