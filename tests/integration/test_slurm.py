@@ -100,8 +100,9 @@ def test_a_submission_that_was_not_written_down_is_found_by_its_name(bench: Benc
 def test_a_run_that_was_submitted_twice_begins_once(bench: Bench, slurm: SlurmCluster) -> None:
     run = bench.launched(FOREVER, gpus=1)
     slurm.run("sbatch", str(bench.folder / "runs" / run / "job.sh"))
-    bench.said(run, "nothing to do for job")
     bench.said(run, "ready")
+    slurm_log = bench.folder / "runs" / run / "slurm.log"
+    wait_for(lambda: "nothing to do for job" in slurm_log.read_text(), "the second one to leave", 60)
     assert len(job_ids(slurm, bench, run)) == 2
     assert bench.facts(run).state is RunState.RUNNING
     assert bench.log(run).count("ready") == 1

@@ -74,7 +74,7 @@ class SlurmExecutor(Executor):
 
     def log_tail(self, run: str, max_bytes: int) -> str:
         with self._shared_folder():
-            return tail_of(self._folder(run).log_files(), max_bytes)
+            return tail_of(self._folder(run).output_files(), max_bytes)
 
     def forget(self, run: str) -> None:
         with self._shared_folder():
