@@ -43,17 +43,14 @@ ENTRY_POINTS = {
     "sdrs.huggingface",
     "sdrs.lightning",
     "sdrs.torch",
+    "sdrs_scheduler.__main__",
     "sdrs_scheduler.cli.jobs",  # verbs of `sdrs`, found by entry points
     "sdrs_scheduler.cli.queues",
-<<<<<<< HEAD
-    "sdrs_scheduler.__main__",
-=======
     "sdrs_scheduler.cli.sim",
->>>>>>> sim
+    "sdrs_scheduler.executors.local.shepherd",  # a process for each run
     "sdrs_storaged.__main__",
     "sdrs_storaged.app",
     "sdrs_storaged.control.meta.memory",  # the MetaStore's twin: tests run the control plane on it
-    "sdrs_scheduler.executors.local.shepherd",  # a process for each run
 }
 
 # What `pip install sdrs` brings. The SDK and what it stands on may import no more than this when they are loaded;
