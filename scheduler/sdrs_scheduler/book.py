@@ -33,17 +33,17 @@ class Book:
         # The newest attempt of each job that was asked for. Only this scheduler changes them, as long as it decides.
         self._attempts: dict[str, Attempt] = {}
         self.nodes: dict[str, Stored[NodeRecord]] = {}
-        # The newest change of jobs that was read.
-        self._read_revision = -1
+        # The newest change of jobs that was read; None: they are to be read in any case.
+        self._read_revision: int | None = None
 
     def forget(self) -> None:
         """Another one decided in between: nothing that was read before counts."""
-        self.jobs, self._attempts, self.nodes, self._read_revision = {}, {}, {}, -1
+        self.jobs, self._attempts, self.nodes, self._read_revision = {}, {}, {}, None
 
     def read(self) -> None:
         self.nodes = self.ledger.nodes()
         # Asked before: what changes while it is read is read again.
-        revision = self.ledger.records.wait(keys.JOBS, self._read_revision, 0.0)
+        revision = self.ledger.records.wait(keys.JOBS, self._read_revision or 0, 0.0)
         if revision != self._read_revision:
             self._read_jobs()
             self._read_revision = revision
@@ -93,7 +93,7 @@ class Book:
         compare = {before.key: before.revision, **(extra.compare if extra else {})}
         revision = self._leader.commit(compare, put)
         if revision is None:
-            self._read_revision = -1
+            self._read_revision = None
             return False
         if before.key in put:
             self.jobs[job.id] = Stored(before.key, job, revision)

@@ -15,7 +15,6 @@ from tests.support.cluster import LocalCluster
 from tests.support.scheduler_process import TRAINER, Jobs, scheduled
 from tests.support.waiting import wait_for
 
-
 SETTINGS = {"stacks_seconds": 1.0, "policy": {"hysteresis_seconds": 0.0}}
 
 

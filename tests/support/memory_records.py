@@ -54,6 +54,7 @@ class MemoryRecords:
 
     def wait(self, prefix: str, after_revision: int, timeout_seconds: float) -> int:
         self._answer()
+        assert after_revision >= 0, "no message carries it"
         with self._changed:
             self._changed.wait_for(lambda: self._newest(prefix) > after_revision, timeout_seconds)
             return self._newest(prefix)
