@@ -278,6 +278,8 @@ def test_the_generation_that_an_attempt_goes_on_from_stays() -> None:
     stage.until(lambda: [g.step for g in stage.storage.generations("llm")] == [3, 1], "the one between to go")
     stage.tick(20)
     assert stage.attempts(job_id)[0].resume_step in [g.step for g in stage.storage.generations("llm")]
+    stage.end(job_id, code=0)
+    stage.until(lambda: [g.step for g in stage.storage.generations("llm")] == [3], "all but the newest to go")
 
 
 def test_a_preempted_job_is_freed_as_soon_as_its_checkpoint_is_durable() -> None:
