@@ -120,6 +120,16 @@ def test_what_cannot_be_submitted_is_told_with_its_line(
     assert "never" not in {job["name"] for job in program.json("job", "list", "--all")}
 
 
+def test_a_queue_that_is_gone_is_told_where_it_was_named(program: JobProgram, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB.format(name="placed"))
+    assert "Invalid value for --queue" in program.run("job", "submit", str(file), "--queue", "gone", expect=2)
+    program.run("queue", "create", "gone")
+    made = program.json("job", "submit", str(file), "--queue", "gone")[0]
+    program.run("job", "cancel", made["id"])
+    assert made["id"] in program.run("queue", "delete", "gone", "--yes", expect=4)
+
+
 def test_a_history_in_use_is_refused_and_told_by_whom(program: JobProgram, tmp_path: Path) -> None:
     holder = program.submit(tmp_path, JOB.format(name="holder"))
     file = tmp_path / "second.yaml"
@@ -408,5 +418,6 @@ def test_queues_are_made_changed_shown_and_deleted(
     scheduler.change(job_id, now_ms(), "done", state=JobState.SUCCEEDED)
     assert program.json("queue", "delete", "research", "--yes")["name"] == "research"
     assert "research" not in {row["name"] for row in program.json("queue", "list")}
+    assert "sdrs queue create research" in program.run("job", "clone", job_id, expect=1)
     assert "there is no queue" in program.run("queue", "show", "research", expect=1)
     assert "default" in {row["name"] for row in program.json("queue", "list")}

@@ -73,8 +73,11 @@ def submit(
     ]
     with open_cluster(settings) as cluster:
         ledger = Ledger(cluster.records)
+        if queue is not None and (problem := _missing_queue(settings, ledger, queue)):
+            raise click.BadParameter(problem, param_hint="--queue")
         for document in documents:
-            _check_queue(ledger, settings, document)
+            if queue is None and (problem := _missing_queue(settings, ledger, document.spec.queue)):
+                raise document.wrong("queue", problem)
             _check_pool(cluster, document)
         _check_dependencies(ledger, documents)
         jobs = _submit_all(settings, cluster, ledger, documents, held=held)
@@ -96,13 +99,14 @@ def _workdir(spec: JobSpec) -> str:
     return str(Path.cwd() / Path(spec.workdir).expanduser())
 
 
-def _check_queue(ledger: Ledger, settings: Settings, document: JobDocument) -> None:
-    name = document.spec.queue
+def _missing_queue(settings: Settings, ledger: Ledger, name: str) -> str:
+    """What is wrong with it, if it is not there; one that is closed is only told of."""
     stored = ledger.queues().get(name)
     if stored is None:
-        raise document.wrong("queue", f'"{name}" does not exist: make it with `sdrs queue create {name}`')
+        return f'"{name}" does not exist: make it with `sdrs queue create {name}`'
     if not stored.value.is_open:
         emit_warning(settings, f'queue "{name}" is closed: its jobs wait until `sdrs queue set {name} --open`')
+    return ""
 
 
 def _check_pool(cluster: Cluster, document: JobDocument) -> None:
@@ -202,6 +206,8 @@ def clone(settings: Settings, job_word: str, name: str | None) -> None:
         if spec.deadline_unix and spec.deadline_unix <= time.time():
             emit_warning(settings, f"the deadline of {origin.id} is over: the clone has none")
             spec = replace(spec, deadline_unix=0.0)
+        if problem := _missing_queue(settings, ledger, spec.queue):
+            raise NotFoundError(f"the queue of {origin.id}, {problem}")
         user = user_name()
         try:
             made = ledger.submit(spec, user, now_unix_ms=now_unix_ms(), note=f"cloned from {origin.id} by {user}")
