@@ -46,6 +46,14 @@ def test_who_loses_the_least_since_its_last_checkpoint_goes() -> None:
     assert preempted(decide(a_view(TWO, [waiting("new", 8, priority=90)], jobs))) == ["cheap"]
 
 
+def test_of_those_on_one_node_the_cheapest_goes() -> None:
+    jobs = [
+        running("dear", {"n1": (0, 1, 2, 3)}, priority=10, unsaved_seconds=3000.0),
+        running("cheap", {"n1": (4, 5, 6, 7)}, priority=40, unsaved_seconds=20.0),
+    ]
+    assert preempted(decide(a_view(ONE, [waiting("new", 4, priority=90)], jobs))) == ["cheap"]
+
+
 def test_gpus_count_in_what_is_lost() -> None:
     jobs = [
         running("wide", {"n1": all_of()}, priority=10, unsaved_seconds=100.0),
