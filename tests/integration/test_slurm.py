@@ -100,8 +100,9 @@ def test_a_submission_that_was_not_written_down_is_found_by_its_name(bench: Benc
 def test_a_run_that_was_submitted_twice_begins_once(bench: Bench, slurm: SlurmCluster) -> None:
     run = bench.launched(FOREVER, gpus=1)
     slurm.run("sbatch", str(bench.folder / "runs" / run / "job.sh"))
-    bench.said(run, "nothing to do for job")
     bench.said(run, "ready")
+    slurm_log = bench.folder / "runs" / run / "slurm.log"
+    wait_for(lambda: "nothing to do for job" in slurm_log.read_text(), "the second one to leave", 60)
     assert len(job_ids(slurm, bench, run)) == 2
     assert bench.facts(run).state is RunState.RUNNING
     assert bench.log(run).count("ready") == 1
@@ -199,6 +200,20 @@ def test_while_slurm_does_not_answer_nothing_is_concluded_and_runs_go_on(bench: 
     assert bench.ended(order.run).exits == {bench.nodes[0]: Exit(code=0)}
     (bench.folder / "go").touch()
     assert bench.ended(run).exits == {bench.nodes[0]: Exit(code=7)}
+
+
+def test_a_shared_folder_that_is_away_says_nothing_about_runs(bench: Bench) -> None:
+    run = bench.launched("exit 4")
+    facts = bench.ended(run)
+    folder = bench.folder / "runs"
+    folder.rename(bench.folder / "unmounted")
+    try:
+        for ask in (lambda: bench.facts(run), lambda: bench.log(run), lambda: bench.executor.kill(run)):
+            with pytest.raises(UnavailableError, match="is it mounted"):
+                ask()
+    finally:
+        (bench.folder / "unmounted").rename(folder)
+    assert bench.facts(run) == facts
 
 
 def test_a_node_that_dies_is_lost_and_ends_the_run(bench: Bench, slurm: SlurmCluster) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from errno import ENOENT
 from pathlib import Path
 
-from sdrs_core.errors import InvalidArgumentError
+from sdrs_core.errors import InvalidArgumentError, SdrsError, UnavailableError
 from sdrs_scheduler.executors.executor import Executor, LaunchOrder, NodeFacts, RunFacts, RunState
 from sdrs_scheduler.executors.slurm import states
 from sdrs_scheduler.executors.slurm.commands import SlurmCommands, SlurmJob
@@ -34,13 +36,53 @@ class SlurmExecutor(Executor):
         self._settings = settings or SlurmSettings()
         self._slurm = SlurmCommands(self._settings)
         self._clock = clock
+        with self._shared_folder():
+            self._root.mkdir(parents=True, exist_ok=True)
 
     def nodes(self) -> tuple[NodeFacts, ...]:
         return states.node_facts(self._slurm.nodes())
 
     def launch(self, order: LaunchOrder) -> None:
+        with self._shared_folder():
+            self._launch(order)
+
+    def poll(self, runs: Sequence[str]) -> Mapping[str, RunFacts]:
+        with self._shared_folder():
+            folders = {run: self._folder(run) for run in runs}
+            ends = {run: folder.read_end() for run, folder in folders.items()}
+            asked = [run for run, end in ends.items() if end is None]
+            # Before Slurm is asked: what is submitted while it answers is not among what it tells.
+            submitted = {run: folders[run].begun_job() or folders[run].submitted_job() for run in asked}
+            jobs = self._jobs(asked) if asked else {}
+            return {run: end or self._facts(run, jobs[run], submitted[run]) for run, end in ends.items()}
+
+    def warn(self, run: str, signal: str) -> None:
+        with self._shared_folder():
+            self._signal(run, signal)
+
+    def dump_stacks(self, run: str) -> None:
+        with self._shared_folder():
+            self._signal(run, "USR2")
+
+    def kill(self, run: str) -> None:
+        with self._shared_folder():
+            if self._folder(run).read_end() is None:
+                # All of that name, so that nothing which was submitted twice begins now.
+                for job in self._jobs([run])[run]:
+                    if states.state_of(job) is not RunState.ENDED:
+                        self._slurm.kill(job.id)
+
+    def log_tail(self, run: str, max_bytes: int) -> str:
+        with self._shared_folder():
+            return tail_of(self._folder(run).output_files(), max_bytes)
+
+    def forget(self, run: str) -> None:
+        with self._shared_folder():
+            self._folder(run).forget()
+
+    def _launch(self, order: LaunchOrder) -> None:
         folder = self._folder(order.run)
-        if folder.submitted_job() or folder.was_begun():
+        if folder.submitted_job() or folder.begun_job():
             return
         _check(order)
         if order.excluded_nodes:
@@ -53,43 +95,17 @@ class SlurmExecutor(Executor):
             "signal.sh": signal_script(order, folder.path),
         }
         with folder.locked(self._settings.deadline_seconds) as lock:
-            if not folder.submitted_job() and not folder.was_begun():
+            if not folder.submitted_job() and not folder.begun_job():
                 # Of a scheduler that was killed before it could write down what it had submitted.
                 orphan = self._job(order.run, folder)
                 folder.prepare(order, scripts)
                 folder.record_submission(orphan.id if orphan else self._slurm.submit(folder.job_script, lock))
 
-    def poll(self, runs: Sequence[str]) -> Mapping[str, RunFacts]:
-        ends = {run: self._folder(run).read_end() for run in runs}
-        asked = [run for run, end in ends.items() if end is None]
-        jobs = self._jobs(asked) if asked else {}
-        return {run: end or self._facts(run, jobs[run]) for run, end in ends.items()}
-
-    def warn(self, run: str, signal: str) -> None:
-        self._signal(run, signal)
-
-    def dump_stacks(self, run: str) -> None:
-        self._signal(run, "USR2")
-
-    def kill(self, run: str) -> None:
-        if self._folder(run).read_end() is None:
-            # All of that name, so that nothing which was submitted twice begins now.
-            for job in self._jobs([run])[run]:
-                if states.state_of(job) is not RunState.ENDED:
-                    self._slurm.kill(job.id)
-
-    def log_tail(self, run: str, max_bytes: int) -> str:
-        return tail_of(self._folder(run).log_files(), max_bytes)
-
-    def forget(self, run: str) -> None:
-        self._folder(run).forget()
-
-    def _facts(self, run: str, jobs: Sequence[SlurmJob]) -> RunFacts:
+    def _facts(self, run: str, jobs: Sequence[SlurmJob], submitted: int) -> RunFacts:
         folder = self._folder(run)
         files = folder.files()
         job = states.chosen(jobs, files.claimed_by)
         if job is None:
-            submitted = files.claimed_by or folder.submitted_job()
             if not submitted:
                 return RunFacts(RunState.UNKNOWN)
             job = self._slurm.accounted(submitted, job_name(run))
@@ -129,6 +145,21 @@ class SlurmExecutor(Executor):
             found[job.name].append(job)
         ours = {run: os.path.realpath(self._folder(run).job_script) for run in runs}
         return {run: [job for job in found[job_name(run)] if os.path.realpath(job.script) == ours[run]] for run in runs}
+
+    @contextmanager
+    def _shared_folder(self) -> Iterator[None]:
+        """A file system that is away or broken says nothing about runs."""
+        try:
+            yield
+            if not self._root.is_dir():
+                raise FileNotFoundError(ENOENT, "it is gone")
+        except SdrsError:
+            raise
+        except OSError as error:
+            raise UnavailableError(
+                f"the shared folder of Slurm runs, {self._root}, does not answer ({error.strerror or error}): is it "
+                "mounted on the scheduler's host, with room left?"
+            ) from error
 
     def _folder(self, run: str) -> RunFolder:
         if "/" in run or run.startswith("."):

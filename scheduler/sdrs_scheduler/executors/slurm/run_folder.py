@@ -77,8 +77,9 @@ class RunFolder:
     def record_submission(self, job_id: int) -> None:
         self._write("submitted", str(job_id))
 
-    def was_begun(self) -> bool:
-        return bool(self._numbers("claimed")[0])
+    def begun_job(self) -> int:
+        """0: no script of the run has begun."""
+        return self._numbers("claimed")[0]
 
     def read_end(self) -> RunFacts | None:
         try:
@@ -108,10 +109,19 @@ class RunFolder:
         )
 
     def log_files(self) -> tuple[str, ...]:
-        """Slurm's own words first, so that the last lines are the command's."""
+        """Slurm's own words first, if there are any."""
         own = self.path / "slurm.log"
-        found = [own] if own.exists() and own.stat().st_size else []
-        return tuple(str(path) for path in [*found, *sorted((self.path / "logs").glob("*.log"))])
+        return (*((str(own),) if own.exists() and own.stat().st_size else ()), *self._node_logs())
+
+    def output_files(self) -> tuple[str, ...]:
+        """What the command wrote. Slurm's words only while there is nothing else: policies that look through logs must
+        not take what srun says of a kill for the command's.
+        """
+        logs = self._node_logs()
+        return logs if any(Path(name).stat().st_size for name in logs) else self.log_files()
+
+    def _node_logs(self) -> tuple[str, ...]:
+        return tuple(str(path) for path in sorted((self.path / "logs").glob("*.log")))
 
     def forget(self) -> None:
         """Logs stay, and how it ended: whoever asks again must not be told that it never was."""
