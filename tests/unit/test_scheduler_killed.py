@@ -27,7 +27,7 @@ class Killer:
     at: int
     after: bool
     # What happens at that change instead of a kill: its answer is lost, or it says that a record had moved.
-    instead: SdrsError | None | type[Killed] = Killed
+    instead: SdrsError | type[Killed] | None = Killed
     count: int = 0
     is_due: bool = False
 
