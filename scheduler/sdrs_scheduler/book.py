@@ -91,14 +91,16 @@ class Book:
         if moves:
             reach(f"job.{job.state}.decided")
         compare = {before.key: before.revision, **(extra.compare if extra else {})}
+        # Until it is answered: it may have happened also if nobody says so, and then what is on record counts.
+        known = self._attempts.pop(job.id, None)
         revision = self._leader.commit(compare, put)
         if revision is None:
             self._read_revision = None
             return False
         if before.key in put:
             self.jobs[job.id] = Stored(before.key, job, revision)
-        if step.attempt is not None:
-            self._attempts[job.id] = step.attempt
+        if (newest := step.attempt or known) is not None:
+            self._attempts[job.id] = newest
         if moves:
             log.info("job_moved", job=job.id, state=str(job.state), attempt=job.attempt, why=job.why)
             reach(f"job.{job.state}.recorded")

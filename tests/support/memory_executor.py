@@ -40,6 +40,8 @@ class MemoryWorld:
     runs: dict[str, MemoryRun] = field(default_factory=dict)
     forgotten_logs: dict[str, str] = field(default_factory=dict)
     deeds: list[tuple[str, str]] = field(default_factory=list)
+    # Of every run that was started, also of those that are forgotten.
+    orders: dict[str, LaunchOrder] = field(default_factory=dict)
     is_reachable: bool = True
     # Unix milliseconds.
     clock: Callable[[], int] = field(default_factory=lambda: _now_ms)
@@ -79,6 +81,7 @@ class MemoryExecutor(Executor):
         self._world.deeds.append(("launch", order.run))
         if order.run in self._world.runs:
             return
+        self._world.orders[order.run] = order
         slots = order.slots[:1] if order.launch is Launch.ONCE else order.slots
         nodes = [slot.node for slot in slots]
         entry = MemoryRun(order, self._world.clock(), nodes, logs=dict.fromkeys(nodes, ""), clock=self._world.clock)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sdrs_core.errors import StaleTermError
+from sdrs_core.errors import SdrsError, StaleTermError, UnavailableError
 from sdrs_scheduler.jobs.job import JobState, Wish
 from sdrs_scheduler.jobs.spec import Resources
 from tests.support.scheduling import Stage, spec
@@ -26,6 +26,8 @@ class Killer:
     stage: Stage
     at: int
     after: bool
+    # What happens at that change instead of a kill: its answer is lost, or it says that a record had moved.
+    instead: SdrsError | type[Killed] | None = Killed
     count: int = 0
     is_due: bool = False
 
@@ -37,7 +39,9 @@ class Killer:
             revision = change(**arguments)  # type: ignore[arg-type]
             if self.is_due:
                 self.is_due = False
-                raise Killed
+                if self.instead is None:
+                    return None
+                raise self.instead
             return revision
 
         self.stage.records.change = changed  # type: ignore[method-assign]
@@ -91,6 +95,8 @@ def check(stage: Stage, job_id: str) -> None:
     assert [attempt.resume_step for attempt in attempts] == [None, 10, 20]
     assert all(attempt.ended_unix_ms and attempt.verdict for attempt in attempts)
     assert [attempt.verdict.charged for attempt in attempts if attempt.verdict] == [True, False, False]
+    orders = [stage.world.orders[f"{job_id}.{number}"] for number in (1, 2, 3)]
+    assert [order.environment["SDRS_RESUME_STEP"] for order in orders] == ["", "10", "20"]
     assert stage.job(job_id).slots == ()
     # Nothing was started twice, and nothing is left running or remembered.
     assert not any(run.running for run in stage.world.runs.values())
@@ -111,6 +117,18 @@ def test_a_scheduler_killed_at_any_change_is_followed_by_one_that_carries_on(aft
         stage = Stage()
         job_id = stage.submit()
         killer = Killer(stage, at, after)
+        life(stage, job_id)
+        check(stage, job_id)
+        if killer.count < at:
+            break
+
+
+@pytest.mark.parametrize("instead", [UnavailableError("the answer is lost"), None])
+def test_a_change_that_happened_and_whose_answer_was_lost_is_found_on_record(instead: SdrsError | None) -> None:
+    for at in range(1, MAX_CHANGES):
+        stage = Stage()
+        job_id = stage.submit()
+        killer = Killer(stage, at, after=True, instead=instead)
         life(stage, job_id)
         check(stage, job_id)
         if killer.count < at:
