@@ -38,6 +38,15 @@ class Note:
     age_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Of the newest change, and what changed by key: with its revision, or 0 where it may be changing right now."""
+
+    revision: int
+    # None: not all of it is known; read everything.
+    records: Mapping[str, int] | None
+
+
 class Records:
     """May be used from several threads."""
 
@@ -95,6 +104,13 @@ class Records:
             revision: int = answer.revision
             if revision > after_revision or answer.other_history or time.monotonic() >= deadline:
                 return revision
+
+    def changes(self, prefix: str, after_revision: int) -> Changes:
+        """What changed under ``prefix`` after this revision, as far as the controller remembers it; does not wait."""
+        request = messages.WatchRecordsRequest(prefix=prefix, after_revision=after_revision)
+        answer = self._process().control.call("watch_records", request)
+        changed = {record.key: record.revision for record in answer.changed} if answer.knows_changed else None
+        return Changes(answer.revision, changed)
 
     def post(self, key: str, value: bytes, answer: str = "") -> Note | None:
         """Post a note, in the place of the last one; answered with the note under ``answer``, if there is one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sdrs_core.errors import CorruptDataError
 from sdrs_scheduler import keys
@@ -13,8 +14,15 @@ from sdrs_scheduler.jobs.sight import Step
 from sdrs_scheduler.leading import Leader
 from sdrs_scheduler.ledger import Ledger, NodeRecord, Stored, parse
 from sdrs_scheduler.logs import get_log
+from sdrs_scheduler.policy.view import Queue
+
+if TYPE_CHECKING:
+    from sdrs.records import Record
 
 log = get_log("book")
+
+# Everything is read again now and then: a change that its controller gave up may come to pass later, unnoticed.
+_MAX_READS_OF_CHANGES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,41 +37,70 @@ class Book:
     def __init__(self, ledger: Ledger, leader: Leader) -> None:
         self.ledger = ledger
         self._leader = leader
-        self.jobs: dict[str, Stored[Job]] = {}
-        # The newest attempt of each job that was asked for. Only this scheduler changes them, as long as it decides.
-        self._attempts: dict[str, Attempt] = {}
-        self.nodes: dict[str, Stored[NodeRecord]] = {}
-        # The newest change of jobs that was read; None: they are to be read in any case.
-        self._read_revision: int | None = None
+        self.forget()
 
     def forget(self) -> None:
         """Another one decided in between: nothing that was read before counts."""
-        self.jobs, self._attempts, self.nodes, self._read_revision = {}, {}, {}, None
+        self.jobs: dict[str, Stored[Job]] = {}
+        self.nodes: dict[str, Stored[NodeRecord]] = {}
+        self.queues: dict[str, Stored[Queue]] = {}
+        # The newest attempt of each job that was asked for. Only this scheduler changes them, as long as it decides.
+        self._attempts: dict[str, Attempt] = {}
+        # Up to which change it is known what is on record; None: everything is to be read.
+        self._read_revision: int | None = None
+        self._reads_of_changes = 0
 
     def read(self) -> None:
-        self.nodes = self.ledger.nodes()
+        """What changed since the last time: thousands of jobs that are over cost nothing."""
         # Asked before: what changes while it is read is read again.
-        revision = self.ledger.records.wait(keys.JOBS, self._read_revision or 0, 0.0)
-        if revision != self._read_revision:
-            self._read_jobs()
-            self._read_revision = revision
+        changes = self.ledger.records.changes(keys.ALL, self._read_revision or 0)
+        is_lost = changes.records is None and changes.revision != self._read_revision
+        self._reads_of_changes += 1
+        if self._read_revision is None or is_lost or self._reads_of_changes > _MAX_READS_OF_CHANGES:
+            self._read_all()
+            self._reads_of_changes = 0
+        for key, revision in (changes.records or {}).items():
+            self._read_one(key, revision)
+        self._read_revision = changes.revision
 
-    def _read_jobs(self) -> None:
-        known = self.jobs
-        self.jobs = {}
+    def _read_all(self) -> None:
+        self.nodes = self.ledger.nodes()
+        self.queues = self.ledger.queues()
+        known, self.jobs = self.jobs, {}
         for record in self.ledger.records.range(keys.JOBS):
             job_id = record.key.removeprefix(keys.JOBS)
-            before = known.get(job_id)
-            if before is not None and before.revision == record.revision:
+            if (before := known.get(job_id)) is not None and before.revision == record.revision:
                 self.jobs[job_id] = before
-                continue
-            try:
-                self.jobs[job_id] = Stored(record.key, parse(record.key, record.value, Job), record.revision)
-            except CorruptDataError as error:
-                # Written by a later version, perhaps: the others go on.
-                log.error("job_not_readable", job=job_id, why=error.message)
+            else:
+                self._take_job(record)
         for gone in known.keys() - self.jobs.keys():
             self._attempts.pop(gone, None)
+
+    def _read_one(self, key: str, revision: int) -> None:
+        if key.startswith(keys.QUEUES):
+            self.queues = self.ledger.queues()
+        elif key.startswith(keys.NODES):
+            name = key.removeprefix(keys.NODES)
+            if name not in self.nodes or self.nodes[name].revision != revision:
+                self.nodes = self.ledger.nodes()
+        elif key.startswith(keys.JOBS):
+            job_id = key.removeprefix(keys.JOBS)
+            if job_id in self.jobs and self.jobs[job_id].revision == revision:
+                return  # it was this one that changed it
+            if (record := self.ledger.records.get(key)) is not None:
+                self._take_job(record)
+            else:
+                self.jobs.pop(job_id, None)
+                self._attempts.pop(job_id, None)
+
+    def _take_job(self, record: Record) -> None:
+        job_id = record.key.removeprefix(keys.JOBS)
+        try:
+            self.jobs[job_id] = Stored(record.key, parse(record.key, record.value, Job), record.revision)
+        except CorruptDataError as error:
+            # Written by a later version, perhaps: the others go on.
+            self.jobs.pop(job_id, None)
+            log.error("job_not_readable", job=job_id, why=error.message)
 
     def attempt(self, job: Job) -> Attempt | None:
         """The newest one, as ``job`` numbers it."""
@@ -97,8 +134,11 @@ class Book:
         if revision is None:
             self._read_revision = None
             return False
-        if before.key in put:
-            self.jobs[job.id] = Stored(before.key, job, revision)
+        for key, value in put.items():
+            if isinstance(value, Job):
+                self.jobs[value.id] = Stored(key, value, revision)
+            elif isinstance(value, NodeRecord):
+                self.nodes[value.name] = Stored(key, value, revision)
         if (newest := step.attempt or known) is not None:
             self._attempts[job.id] = newest
         if moves:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from sdrs.records import Note, Record
+    from sdrs.records import Changes, Note, Record
 
 
 class RecordStore(Protocol):
@@ -24,6 +24,9 @@ class RecordStore(Protocol):
 
     def wait(self, prefix: str, after_revision: int, timeout_seconds: float) -> int:
         """The newest revision below ``prefix``, once it is beyond ``after_revision`` or the time is up."""
+
+    def changes(self, prefix: str, after_revision: int) -> Changes:
+        """What changed below ``prefix`` since then, as far as that is known."""
 
     def post(self, key: str, value: bytes, answer: str = "") -> Note | None:
         """Leave a note, which lasts as long as the controller does; answers with the note under ``answer``."""

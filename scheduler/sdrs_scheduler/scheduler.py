@@ -173,7 +173,7 @@ class Scheduler:
                 means.observer.nodes,
                 {name: stored.value for name, stored in book.nodes.items()},
                 means.observer.cordoned,
-                {name: stored.value for name, stored in book.ledger.queues().items()},
+                {name: stored.value for name, stored in book.queues.items()},
                 self._usage,
                 {job.id: share for job, attempt in self._active() if (share := self._utilization(job, attempt))},
                 {job_id: why for job_id in jobs if (why := means.resolver.blocked_because(job_id))},

@@ -265,3 +265,39 @@ def test_changes_that_are_forgotten_are_still_told(monkeypatch: pytest.MonkeyPat
         assert await records.newest("schedule/job/", seen, 20) > seen
 
     asyncio.run(run())
+
+
+def test_what_changed_is_told_by_key_and_also_what_is_just_changing(stores: Stores) -> None:
+    async def run(store: MetaStore) -> None:
+        _, records = await records_on(store)
+        start = await records.newest("schedule/", 0, 0)
+        first = await put(records, KEY, b"one")
+        assert first
+        await put(records, "schedule/node/n1", b"up")
+        assert records.changed("schedule/job/", start) == {KEY: first}
+        assert records.changed("schedule/job/", first) == {}
+        change = asyncio.create_task(put(records, KEY, b"two", first))
+        await asyncio.sleep(0)
+        assert records.changed("schedule/job/", first) == {KEY: 0}
+        second = await change
+        assert records.changed("schedule/job/", first) == {KEY: second}
+        assert await records.change({}, {}, [KEY], request_id=random_id())
+        assert list(records.changed("schedule/job/", first) or {}) == [KEY]
+        assert records.changed("schedule/job/", start - 1) is None  # from before this controller
+
+    stores.run(run)
+
+
+def test_more_changes_than_an_answer_holds_are_to_be_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule_records, "_MAX_TOLD", 2)
+
+    async def run() -> None:
+        _, records = await records_on(FaultyStore())
+        start = await records.newest("schedule/", 0, 0)
+        for number in range(2):
+            await put(records, f"{KEY}{number}", b"x")
+        assert len(records.changed("schedule/", start) or {}) == 2
+        await put(records, KEY, b"x")
+        assert records.changed("schedule/", start) is None
+
+    asyncio.run(run())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from sdrs.records import Note, Record
+from sdrs.records import Changes, Note, Record
 from sdrs_core.errors import UnavailableError
 
 
@@ -16,6 +17,9 @@ class MemoryRecords:
         self._records: dict[str, Record] = {}
         self._notes: dict[str, tuple[bytes, float]] = {}
         self._revision = 0
+        self._last_changes: dict[str, int] = {}
+        # How often everything below a prefix was read.
+        self.ranged: Counter[str] = Counter()
         self._changed = threading.Condition()
         self.is_reachable = True
         # Told of each change before it is made: tests look, refuse or raise.
@@ -31,6 +35,7 @@ class MemoryRecords:
 
     def range(self, prefix: str) -> Iterator[Record]:
         self._answer()
+        self.ranged[prefix] += 1
         with self._changed:
             found = [record for key, record in sorted(self._records.items()) if key.startswith(prefix)]
         yield from found
@@ -49,6 +54,7 @@ class MemoryRecords:
                 self._records[key] = Record(key, value, self._revision)
             for key in delete:
                 self._records.pop(key, None)
+            self._last_changes.update(dict.fromkeys([*put, *delete], self._revision))
             self._changed.notify_all()
             return self._revision
 
@@ -61,6 +67,16 @@ class MemoryRecords:
 
     def _newest(self, prefix: str) -> int:
         return max((record.revision for key, record in self._records.items() if key.startswith(prefix)), default=0)
+
+    def changes(self, prefix: str, after_revision: int) -> Changes:
+        self._answer()
+        with self._changed:
+            since = {
+                key: revision
+                for key, revision in self._last_changes.items()
+                if key.startswith(prefix) and revision > after_revision
+            }
+            return Changes(max(since.values(), default=after_revision), since)
 
     def post(self, key: str, value: bytes, answer: str = "") -> Note | None:
         self._answer()

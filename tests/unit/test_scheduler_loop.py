@@ -482,3 +482,20 @@ def test_a_checkpoint_that_comes_back_in_time_is_taken() -> None:
     stage.storage.checks[200] = Check(True)
     stage.reach(job_id, JobState.RUNNING)
     assert stage.attempts(job_id)[-1].resume_step == 200
+
+
+def test_jobs_are_read_one_by_one_as_they_change_and_those_that_are_over_never_again() -> None:
+    stage = Stage()
+    stage.tick(4)
+    before = dict(stage.records.ranged)
+    first = stage.running()
+    stage.world.end(stage.run(first))
+    stage.reach(first, JobState.SUCCEEDED)
+    second = stage.running(spec("other"))
+    stage.ledger.wish(second, Wish.CANCEL, "ann")
+    stage.reach(second, JobState.CANCELLED)
+    assert {prefix: stage.records.ranged[prefix] for prefix in before} == before
+    stage.clock.seconds += 2000
+    stage.until(lambda: not stage.ledger.jobs(), "finished jobs to be forgotten")
+    stage.tick()
+    assert not stage.parts.book.jobs

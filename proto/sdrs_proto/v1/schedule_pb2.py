@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 from sdrs_proto.v1 import checkpoint_pb2 as sdrs__proto_dot_v1_dot_checkpoint__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1csdrs_proto/v1/schedule.proto\x12\x07sdrs.v1\x1a\x1esdrs_proto/v1/checkpoint.proto\">\n\x0eScheduleRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x10\n\x08revision\x18\x03 \x01(\x04\"X\n\x12ReadRecordsRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"X\n\x13ReadRecordsResponse\x12(\n\x07records\x18\x01 \x03(\x0b\x32\x17.sdrs.v1.ScheduleRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"/\n\x0e\x43omparedRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"\'\n\tPutRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x85\x01\n\x14\x43hangeRecordsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x07\x63ompare\x18\x02 \x03(\x0b\x32\x17.sdrs.v1.ComparedRecord\x12\x1f\n\x03put\x18\x03 \x03(\x0b\x32\x12.sdrs.v1.PutRecord\x12\x0e\n\x06\x64\x65lete\x18\x04 \x03(\t\";\n\x15\x43hangeRecordsResponse\x12\x15\n\x08revision\x18\x01 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_revision\"N\n\x13WatchRecordsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"?\n\x14WatchRecordsResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x15\n\rother_history\x18\x02 \x01(\x08\"2\n\x04Note\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0e\n\x06\x61ge_ms\x18\x03 \x01(\x04\"A\n\x0fPostNoteRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x12\n\nanswer_key\x18\x03 \x01(\t\"1\n\x10PostNoteResponse\x12\x1d\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\r.sdrs.v1.Note\"I\n\x10ListNotesRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\"J\n\x11ListNotesResponse\x12\x1c\n\x05notes\x18\x01 \x03(\x0b\x32\r.sdrs.v1.Note\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"X\n\x12OpenAttemptRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12!\n\x07\x61ttempt\x18\x03 \x01(\x0b\x32\x10.sdrs.v1.Attempt\"%\n\x13OpenAttemptResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1csdrs_proto/v1/schedule.proto\x12\x07sdrs.v1\x1a\x1esdrs_proto/v1/checkpoint.proto\">\n\x0eScheduleRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x10\n\x08revision\x18\x03 \x01(\x04\"X\n\x12ReadRecordsRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"X\n\x13ReadRecordsResponse\x12(\n\x07records\x18\x01 \x03(\x0b\x32\x17.sdrs.v1.ScheduleRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"/\n\x0e\x43omparedRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"\'\n\tPutRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x85\x01\n\x14\x43hangeRecordsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x07\x63ompare\x18\x02 \x03(\x0b\x32\x17.sdrs.v1.ComparedRecord\x12\x1f\n\x03put\x18\x03 \x03(\x0b\x32\x12.sdrs.v1.PutRecord\x12\x0e\n\x06\x64\x65lete\x18\x04 \x03(\t\";\n\x15\x43hangeRecordsResponse\x12\x15\n\x08revision\x18\x01 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_revision\"N\n\x13WatchRecordsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"\x7f\n\x14WatchRecordsResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x15\n\rother_history\x18\x02 \x01(\x08\x12\x15\n\rknows_changed\x18\x03 \x01(\x08\x12\'\n\x07\x63hanged\x18\x04 \x03(\x0b\x32\x16.sdrs.v1.ChangedRecord\".\n\rChangedRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"2\n\x04Note\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0e\n\x06\x61ge_ms\x18\x03 \x01(\x04\"A\n\x0fPostNoteRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x12\n\nanswer_key\x18\x03 \x01(\t\"1\n\x10PostNoteResponse\x12\x1d\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\r.sdrs.v1.Note\"I\n\x10ListNotesRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\"J\n\x11ListNotesResponse\x12\x1c\n\x05notes\x18\x01 \x03(\x0b\x32\r.sdrs.v1.Note\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"X\n\x12OpenAttemptRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12!\n\x07\x61ttempt\x18\x03 \x01(\x0b\x32\x10.sdrs.v1.Attempt\"%\n\x13OpenAttemptResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sdrs_proto.v1.schedule_pb2', globals())
@@ -38,19 +38,21 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _WATCHRECORDSREQUEST._serialized_start=604
   _WATCHRECORDSREQUEST._serialized_end=682
   _WATCHRECORDSRESPONSE._serialized_start=684
-  _WATCHRECORDSRESPONSE._serialized_end=747
-  _NOTE._serialized_start=749
-  _NOTE._serialized_end=799
-  _POSTNOTEREQUEST._serialized_start=801
-  _POSTNOTEREQUEST._serialized_end=866
-  _POSTNOTERESPONSE._serialized_start=868
-  _POSTNOTERESPONSE._serialized_end=917
-  _LISTNOTESREQUEST._serialized_start=919
-  _LISTNOTESREQUEST._serialized_end=992
-  _LISTNOTESRESPONSE._serialized_start=994
-  _LISTNOTESRESPONSE._serialized_end=1068
-  _OPENATTEMPTREQUEST._serialized_start=1070
-  _OPENATTEMPTREQUEST._serialized_end=1158
-  _OPENATTEMPTRESPONSE._serialized_start=1160
-  _OPENATTEMPTRESPONSE._serialized_end=1197
+  _WATCHRECORDSRESPONSE._serialized_end=811
+  _CHANGEDRECORD._serialized_start=813
+  _CHANGEDRECORD._serialized_end=859
+  _NOTE._serialized_start=861
+  _NOTE._serialized_end=911
+  _POSTNOTEREQUEST._serialized_start=913
+  _POSTNOTEREQUEST._serialized_end=978
+  _POSTNOTERESPONSE._serialized_start=980
+  _POSTNOTERESPONSE._serialized_end=1029
+  _LISTNOTESREQUEST._serialized_start=1031
+  _LISTNOTESREQUEST._serialized_end=1104
+  _LISTNOTESRESPONSE._serialized_start=1106
+  _LISTNOTESRESPONSE._serialized_end=1180
+  _OPENATTEMPTREQUEST._serialized_start=1182
+  _OPENATTEMPTREQUEST._serialized_end=1270
+  _OPENATTEMPTRESPONSE._serialized_start=1272
+  _OPENATTEMPTRESPONSE._serialized_end=1309
 # @@protoc_insertion_point(module_scope)

@@ -24,6 +24,14 @@ class ChangeRecordsResponse(_message.Message):
     revision: int
     def __init__(self, revision: _Optional[int] = ...) -> None: ...
 
+class ChangedRecord(_message.Message):
+    __slots__ = ["key", "revision"]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    revision: int
+    def __init__(self, key: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+
 class ComparedRecord(_message.Message):
     __slots__ = ["key", "revision"]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -141,9 +149,13 @@ class WatchRecordsRequest(_message.Message):
     def __init__(self, prefix: _Optional[str] = ..., after_revision: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class WatchRecordsResponse(_message.Message):
-    __slots__ = ["other_history", "revision"]
+    __slots__ = ["changed", "knows_changed", "other_history", "revision"]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    KNOWS_CHANGED_FIELD_NUMBER: _ClassVar[int]
     OTHER_HISTORY_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    changed: _containers.RepeatedCompositeFieldContainer[ChangedRecord]
+    knows_changed: bool
     other_history: bool
     revision: int
-    def __init__(self, revision: _Optional[int] = ..., other_history: bool = ...) -> None: ...
+    def __init__(self, revision: _Optional[int] = ..., other_history: bool = ..., knows_changed: bool = ..., changed: _Optional[_Iterable[_Union[ChangedRecord, _Mapping]]] = ...) -> None: ...

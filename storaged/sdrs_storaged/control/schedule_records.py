@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +29,7 @@ from sdrs_storaged.control.records import MAX_TXN_BYTES, ConflictError, Records,
 _MAX_PAGE_BYTES = 4 << 20
 _READ_ENTRIES = 100
 _MAX_REMEMBERED = 10_000
+_MAX_TOLD = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ class ScheduleRecords:
         # The keys that changed of late, in the order of their last changes, and everything older than those.
         self._changes: OrderedDict[str, int] = OrderedDict()
         self._floor_revision: int | None = None
+        # Keys whose changes are not answered yet. The answer of a later one may come first: whoever is told of that one
+        # is told of these, too.
+        self._under_way: Counter[str] = Counter()
         self._changed = asyncio.Event()
 
     async def get(self, key: str) -> Stored[Kept] | None:
@@ -93,6 +97,8 @@ class ScheduleRecords:
                 "change fewer at once"
             )
         ops: list[Op] = [*writes, *map(Delete, deletes)]
+        touched = [*puts, *deletes]
+        self._under_way.update(touched)
         try:
             revision = await self._records.commit(list(map(_unmoved, compare.items())), ops)
         except ConflictError:
@@ -105,7 +111,9 @@ class ScheduleRecords:
             self._floor_revision = None
             self._wake()
             raise
-        self._note([*puts, *deletes], revision)
+        finally:
+            self._under_way -= Counter(touched)
+        self._note(touched, revision)
         return revision
 
     async def _revision_of(self, request_id: str, put_keys: Iterable[str]) -> int | None:
@@ -129,6 +137,18 @@ class ScheduleRecords:
         except TimeoutError:
             revision = await self._newest(prefix)
         return revision
+
+    def changed(self, prefix: str, after_revision: int) -> dict[str, int] | None:
+        """What changed under ``prefix`` after this revision, with the revisions; None: not all of it is known here."""
+        if self._floor_revision is None or after_revision < self._floor_revision:
+            return None
+        found = {key: 0 for key in self._under_way if key.startswith(prefix)}
+        for key, revision in reversed(self._changes.items()):
+            if revision <= after_revision:
+                break
+            if key.startswith(prefix):
+                found.setdefault(key, revision)
+        return found if len(found) <= _MAX_TOLD else None
 
     async def is_of_another_history(self, revision: int) -> bool:
         """Whether nobody can have heard of ``revision`` from this store: a catalog that was brought back from a copy

@@ -43,7 +43,13 @@ class ScheduleService:
             revision = await self._schedule_records.newest(request.prefix, 0, 0)
             return pb.WatchRecordsResponse(revision=revision, other_history=True)
         revision = await self._schedule_records.newest(request.prefix, request.after_revision, wait_seconds)
-        return pb.WatchRecordsResponse(revision=revision)
+        # After that: what it holds may be more than what ``revision`` stands for, never less.
+        changed = self._schedule_records.changed(request.prefix, request.after_revision)
+        return pb.WatchRecordsResponse(
+            revision=revision,
+            knows_changed=changed is not None,
+            changed=[pb.ChangedRecord(key=key, revision=newest) for key, newest in (changed or {}).items()],
+        )
 
     async def post_note(self, request: pb.PostNoteRequest) -> pb.PostNoteResponse:
         self._notes.post(request.key, request.value)
