@@ -14,7 +14,7 @@ from sdrs_scheduler.jobs.job import Attempt, Job
 from sdrs_scheduler.jobs.sight import Begin, DumpStacks, Forget, Gather, Instruction, Kill, Resolve, Warn
 from sdrs_scheduler.leading import Leader
 from sdrs_scheduler.logs import get_log
-from sdrs_scheduler.observing import Observer, run_name
+from sdrs_scheduler.observing import Observer
 from sdrs_scheduler.ordering import Orders
 from sdrs_scheduler.resuming import Resolver
 from sdrs_scheduler.starting import launch_order
@@ -51,7 +51,7 @@ class Actor:
         self._done_at = {}
 
     def carry_out(self, job: Job, attempt: Attempt, instruction: Instruction) -> None:
-        means, run = self._means, run_name(attempt)
+        means, run = self._means, attempt.run
         executor = means.executors[attempt.executor]
         match instruction:
             case Resolve():
@@ -75,6 +75,7 @@ class Actor:
                 means.observer.drop(job, attempt)
                 means.resolver.drop(job.id)
                 means.orders.drop(attempt)
+                self._done_at = {key: at for key, at in self._done_at.items() if key[0] != run}
                 self._do("forget", job, attempt, lambda: executor.forget(run))
 
     def _is_due(self, run: str, instruction: Instruction, seconds: float) -> bool:
@@ -95,7 +96,7 @@ class Actor:
         reach("attempt.launched")
 
     def _do(self, what: str, job: Job, attempt: Attempt, work: Callable[[], None]) -> None:
-        run = run_name(attempt)
+        run = attempt.run
 
         def done(outcome: Outcome[None]) -> None:
             error = outcome.error

@@ -79,7 +79,7 @@ def assemble(
         book,
         means,
         NodeBook(book, leader, storage, errands, clock, settings.strikes),
-        Keeper(book, leader, storage, errands, clock, settings.keeping),
+        Keeper(book, leader, storage, executors, errands, clock, settings.keeping),
         lambda view: decide(view, settings.policy),
         settings.machine,
     )

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from sdrs_core.errors import CorruptDataError
 from sdrs_scheduler import keys
+from sdrs_scheduler.entries import NodeRecord, Stored, parse
 from sdrs_scheduler.fault_points import reach
 from sdrs_scheduler.jobs.job import Attempt, Job
 from sdrs_scheduler.jobs.sight import Step
 from sdrs_scheduler.leading import Leader
-from sdrs_scheduler.ledger import Ledger, NodeRecord, Stored, parse
+from sdrs_scheduler.ledger import Ledger
 from sdrs_scheduler.logs import get_log
 from sdrs_scheduler.policy.view import Queue
 

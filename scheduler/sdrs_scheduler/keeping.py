@@ -9,8 +9,10 @@ from sdrs_core.errors import NotFoundError, RefusedError
 from sdrs_scheduler import keys
 from sdrs_scheduler.book import Book
 from sdrs_scheduler.clock import Clock
+from sdrs_scheduler.entries import Stored
 from sdrs_scheduler.errands import Errands, Outcome
-from sdrs_scheduler.jobs.job import Attempt, Job
+from sdrs_scheduler.executors.executor import Executor
+from sdrs_scheduler.jobs.job import Attempt, Job, run_name
 from sdrs_scheduler.jobs.resume import Generation
 from sdrs_scheduler.leading import Leader
 from sdrs_scheduler.logs import get_log
@@ -19,6 +21,7 @@ from sdrs_scheduler.storage import Storage
 log = get_log("keeping")
 
 _MAX_DELETED_AT_ONCE = 50
+_MAX_FORGOTTEN_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,19 @@ def forgettable(jobs: Mapping[str, Job], now_unix_ms: int, finished_seconds: flo
 
 class Keeper:
     def __init__(
-        self, book: Book, leader: Leader, storage: Storage, errands: Errands, clock: Clock, settings: KeepingSettings
+        self,
+        book: Book,
+        leader: Leader,
+        storage: Storage,
+        executors: Mapping[str, Executor],
+        errands: Errands,
+        clock: Clock,
+        settings: KeepingSettings,
     ) -> None:
         self._book = book
         self._leader = leader
         self._storage = storage
+        self._executors = executors
         self._errands = errands
         self._clock = clock
         self._settings = settings
@@ -80,8 +91,9 @@ class Keeper:
             if stored is not None and (attempt := self._book.attempt(stored.value)) is not None:
                 self._trim(stored.value, attempt, found)
         jobs = {job_id: stored.value for job_id, stored in self._book.jobs.items()}
-        for job in forgettable(jobs, self._clock.unix_ms(), self._settings.finished_seconds):
-            self._remove(job)
+        old = forgettable(jobs, self._clock.unix_ms(), self._settings.finished_seconds)
+        for job in old[:_MAX_FORGOTTEN_AT_ONCE]:
+            self._remove(self._book.jobs[job.id])
 
     def finish(self, job: Job) -> None:
         """It is over: nobody goes on from a generation any more but from the newest."""
@@ -116,13 +128,36 @@ class Keeper:
 
         self._errands.run(f"trim:{job.id}", work, done)
 
-    def _remove(self, job: Job) -> None:
-        stored = self._book.jobs[job.id]
+    def _remove(self, stored: Stored[Job]) -> None:
+        """Its logs first: who is killed in between finds the job once more."""
+        job = stored.value
+        runs = [run_name(job.id, number) for number in range(1, job.attempt + 1)]
+
+        def work() -> None:
+            for executor in self._executors.values():
+                for run in runs:
+                    executor.erase(run)
+
+        def done(outcome: Outcome[None]) -> None:
+            if outcome.error is not None:
+                log.warning("logs_not_erased", job=job.id, why=str(outcome.error))
+            elif self._book.jobs.get(job.id) == stored:
+                self._remove_records(stored)
+
+        self._errands.run(f"erase:{job.id}", work, done)
+
+    def _remove_records(self, stored: Stored[Job]) -> None:
+        job = stored.value
         attempts = [keys.attempt(job.id, number) for number in range(1, job.attempt + 1)]
         # A change has a limit: the attempts go first, the newest last of all with the job itself.
         while len(attempts) > _MAX_DELETED_AT_ONCE:
             batch, attempts = attempts[:_MAX_DELETED_AT_ONCE], attempts[_MAX_DELETED_AT_ONCE:]
             self._leader.commit({stored.key: stored.revision}, {}, batch)
-        if self._leader.commit({stored.key: stored.revision}, {}, [*attempts, stored.key]) is not None:
+        compare, gone = {stored.key: stored.revision}, [*attempts, stored.key]
+        claim = self._book.ledger.claim(job.spec.history)
+        if claim is not None and claim.value.job_id == job.id:
+            compare[claim.key] = claim.revision
+            gone.append(claim.key)
+        if self._leader.commit(compare, {}, gone) is not None:
             log.info("job_forgotten", job=job.id, state=str(job.state))
             self._book.jobs.pop(job.id, None)

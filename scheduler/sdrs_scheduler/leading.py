@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from sdrs_core.errors import StaleTermError
 from sdrs_scheduler import keys
 from sdrs_scheduler.clock import Clock
-from sdrs_scheduler.ledger import Lease, Ledger, Stored, Term
+from sdrs_scheduler.entries import Lease, Stored, Term
+from sdrs_scheduler.ledger import Ledger
 from sdrs_scheduler.logs import get_log
 
 log = get_log("leading")

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from dataclasses import replace
+from typing import TypeVar
 
 from sdrs_core.errors import (
     AlreadyExistsError,
-    CorruptDataError,
     InvalidArgumentError,
     NotFoundError,
     RefusedError,
@@ -23,8 +20,9 @@ from sdrs_core.errors import (
 )
 from sdrs_core.ids import check_name
 from sdrs_scheduler import keys
+from sdrs_scheduler.entries import HistoryClaim, Lease, NodeRecord, Stored, Term, Usage, dump, parse
 from sdrs_scheduler.jobs.job import MAX_STORY_LINES, Attempt, Job, JobId, JobState, Line, Wish
-from sdrs_scheduler.jobs.spec import DEFAULT_QUEUE, MAX_PRIORITY, FailureClass, JobSpec
+from sdrs_scheduler.jobs.spec import DEFAULT_QUEUE, MAX_PRIORITY, JobSpec
 from sdrs_scheduler.jobs.transitions import told
 from sdrs_scheduler.policy.view import Queue
 from sdrs_scheduler.record_store import RecordStore
@@ -34,105 +32,6 @@ T = TypeVar("T")
 # How often a change is decided anew because somebody else was faster.
 _MAX_TRIES = 20
 _ID_BYTES = (2, 3, 3, 3)
-
-
-@dataclass(frozen=True, slots=True)
-class Stored(Generic[T]):
-    """A record with the revision that a change of it must compare."""
-
-    key: str
-    value: T
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class Strike:
-    """A failure that a node was blamed for."""
-
-    unix_ms: int
-    failure: FailureClass
-    job_id: JobId
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRecord:
-    """A node as the scheduler last saw it, and what it holds against it."""
-
-    name: str
-    executor: str = ""
-    gpus: int = 0
-    gpu_type: str = ""
-    groups: tuple[str, ...] = ()
-    is_up: bool = True
-    problem: str = ""
-    bad_gpus: Mapping[int, str] = field(default_factory=dict)
-    strikes: tuple[Strike, ...] = ()
-    # Why the scheduler gives it no more work, until somebody clears it; empty: it does.
-    cordoned_because: str = ""
-    cordoned_unix_ms: int = 0
-    # The storage was told of the cordon, and whether the node is one of its own: opened there, it is open here.
-    is_told: bool = False
-    is_storage_node: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryClaim:
-    job_id: JobId
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """Who decides. A number never returns."""
-
-    number: int
-    holder: str
-    taken_unix_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Renewed by who decides. Another one takes over when it has seen no renewal for ``seconds`` by its own clock."""
-
-    term: int
-    holder: str
-    renewed_unix_ms: int
-    seconds: float
-
-    def is_fresh(self, now_unix_ms: int) -> bool:
-        """For people: by the clocks of two machines."""
-        return now_unix_ms - self.renewed_unix_ms < self.seconds * 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """GPU-seconds, decayed until ``unix_ms``."""
-
-    unix_ms: int = 0
-    by_user: Mapping[str, float] = field(default_factory=dict)
-    by_tenant: Mapping[str, float] = field(default_factory=dict)
-
-
-_adapters: dict[type[Any], TypeAdapter[Any]] = {}
-
-
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """Made once for each kind of record: making one costs more than using it."""
-    if kind not in _adapters:
-        _adapters[kind] = TypeAdapter(kind)
-    return _adapters[kind]
-
-
-def dump(value: object) -> bytes:
-    return _adapter(type(value)).dump_json(value)
-
-
-def parse(key: str, value: bytes, kind: type[T]) -> T:
-    try:
-        parsed: T = _adapter(kind).validate_json(value)
-    except ValidationError as error:
-        raise CorruptDataError(f"the record {key} cannot be read: {error.errors()[0]['msg']}") from error
-    return parsed
 
 
 class Ledger:
@@ -155,13 +54,17 @@ class Ledger:
         """The job of this id; else the newest of this name."""
         if (found := self._get(keys.job(name_or_id), Job)) is not None:
             return found
-        named = [stored for stored in self.jobs() if stored.value.spec.name == name_or_id]
+        named = self.named(name_or_id)
         if not named:
             raise NotFoundError(
-                f'there is no job "{name_or_id}", neither by id nor by name: `sdrs job list` shows those there are',
+                f'there is no job "{name_or_id}", neither by id nor by name: `sdrs job list --all` shows what there is',
                 job=name_or_id,
             )
         return max(named, key=lambda stored: (stored.value.submitted_unix_ms, stored.value.id))
+
+    def named(self, name: str) -> list[Stored[Job]]:
+        """All of this name: their ids begin with it, so that the others are not read."""
+        return [stored for stored in self._all(f"{keys.job(name)}-", Job) if stored.value.spec.name == name]
 
     def attempts(self, job_id: str) -> list[Stored[Attempt]]:
         """Of one job, the first one first."""
@@ -222,7 +125,7 @@ class Ledger:
 
     def _claimable(self, history: str, job_id: JobId) -> int:
         """The revision of the claim on ``history``, if it is free."""
-        claim = self._get(keys.history(history), HistoryClaim)
+        claim = self.claim(history)
         if claim is None:
             return 0
         holder = self._get(keys.job(claim.value.job_id), Job)
@@ -234,6 +137,10 @@ class Ledger:
             job=holder.value.id,
             history=history,
         )
+
+    def claim(self, history: str) -> Stored[HistoryClaim] | None:
+        """Which job went on with a history last."""
+        return self._get(keys.history(history), HistoryClaim)
 
     def wish(self, job_id: str, wish: Wish, note: str) -> Job:
         """Ask the scheduler for something; ``note`` says who, and why. RefusedError if it makes no sense."""

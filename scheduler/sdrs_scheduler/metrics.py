@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -19,6 +21,8 @@ from sdrs_scheduler.jobs.goodput import Goodput, cluster_goodput, job_goodput
 from sdrs_scheduler.jobs.job import Attempt, Job, JobState
 
 _SILENCE_SECONDS = 5.0
+# What was read is told again for so many times as long as the reading took.
+_REST = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +38,25 @@ class Seen:
 
 
 class SchedulerMetrics(Collector):
-    """``read`` is called when somebody looks."""
+    """``read`` is called when somebody looks; not all the time, though: with thousands of jobs it is work."""
 
     def __init__(self, read: Callable[[], Seen]) -> None:
         self._read = read
+        self._lock = threading.Lock()
+        self._seen: Seen | None = None
+        self._read_again = 0.0
+
+    def _look(self) -> Seen:
+        with self._lock:
+            begun = time.monotonic()
+            if self._seen is None or begun >= self._read_again:
+                self._seen = self._read()
+                now = time.monotonic()
+                self._read_again = now + (now - begun) * _REST
+            return self._seen
 
     def collect(self) -> Iterable[Metric]:
-        seen = self._read()
+        seen = self._look()
         jobs, now_unix_ms = seen.jobs, seen.now_unix_ms
         yield GaugeMetricFamily("sdrs_scheduler_decides", "1 if this scheduler decides", value=float(seen.decides))
         yield GaugeMetricFamily("sdrs_gpus", "GPUs of nodes that are up", value=seen.gpus)

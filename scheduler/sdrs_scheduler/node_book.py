@@ -8,12 +8,12 @@ from dataclasses import replace
 from sdrs_scheduler import keys
 from sdrs_scheduler.book import Book, Extra
 from sdrs_scheduler.clock import Clock
+from sdrs_scheduler.entries import NodeRecord, Strike
 from sdrs_scheduler.errands import Errands, Outcome
 from sdrs_scheduler.executors.executor import NodeFacts
 from sdrs_scheduler.jobs.job import Attempt
 from sdrs_scheduler.jobs.strikes import StrikeSettings, with_strike
 from sdrs_scheduler.leading import Leader
-from sdrs_scheduler.ledger import NodeRecord, Strike
 from sdrs_scheduler.logs import get_log
 from sdrs_scheduler.storage import Storage
 

@@ -40,16 +40,14 @@ class ObservingSettings:
     poll_seconds: float = 0.2
     beat_seconds: float = 1.0
     generation_seconds: float = 2.0
+    # I10: of many jobs each is looked at less often, so that the controller is not asked more than this.
+    max_generations_per_second: float = 25.0
     # While a preempted job's last checkpoint is waited for.
     farewell_seconds: float = 0.3
     # After the end of a run, until a node that died with it is known to be down.
     settle_seconds: float = 3.0
     # Trouble of the storage so long before the end of a run may be its cause.
     trouble_seconds: float = 30.0
-
-
-def run_name(attempt: Attempt) -> str:
-    return f"{attempt.job_id}.{attempt.number}"
 
 
 class Observer:
@@ -79,7 +77,8 @@ class Observer:
         self.cordons_asked = float("-inf")
         self.generations: dict[str, tuple[Generation, ...]] = {}
         self.launch_errors: dict[str, str] = {}
-        self.durable: dict[str, bool] = {}
+        # By job, the save that was the newest: whether it is as durable as the job wants.
+        self._durable: dict[str, tuple[str, bool]] = {}
         self._facts: dict[str, RunFacts] = {}
         # What a poll that began before this moment says of a run is out of date: something was done to it since.
         self._acted: dict[str, float] = {}
@@ -99,22 +98,24 @@ class Observer:
             if job.state in (JobState.STARTING, JobState.RUNNING, JobState.CHECKPOINTING)
         ]
         for name, executor in self._executors.items():
-            runs = [run_name(attempt) for job, attempt in launched if attempt.executor == name]
+            runs = [attempt.run for job, attempt in launched if attempt.executor == name]
             self._every(f"poll:{name}", self._settings.poll_seconds, partial(self._poll, name, executor, runs))
         self._every("cordons", self._settings.generation_seconds, self._look_at_cordons)
         if launched:
-            wanted = {run_name(attempt) for _, attempt in launched}
+            wanted = {attempt.run for _, attempt in launched}
             self._every("beats", self._settings.beat_seconds, partial(self._listen, wanted))
+        usual_seconds = max(
+            self._settings.generation_seconds, len(launched) / self._settings.max_generations_per_second
+        )
         for job, _ in launched:
-            is_leaving = job.state is JobState.CHECKPOINTING
-            seconds = self._settings.farewell_seconds if is_leaving else self._settings.generation_seconds
+            seconds = self._settings.farewell_seconds if job.state is JobState.CHECKPOINTING else usual_seconds
             self._every(f"generations:{job.id}", seconds, partial(self._look_at_generations, job))
 
     def sight(self, job: Job, attempt: Attempt | None) -> Sight:
         now_ms = self._clock.unix_ms()
         if attempt is None or not job.state.has_nodes:
             return Sight(now_ms)
-        run = run_name(attempt)
+        run = attempt.run
         pulse = self._pulses.get(run, Pulse())
         newest = max(self.generations.get(job.id, ()), key=lambda found: found.committed_unix_ms, default=None)
         return Sight(
@@ -126,7 +127,7 @@ class Observer:
             utilization=pulse.utilization,
             hang=pulse.hang(job.spec.hang, self._clock.monotonic()) if self._is_listening() else "",
             newest=newest,
-            is_newest_durable=newest is not None and self.durable.get(newest.save_id, False),
+            is_newest_durable=newest is not None and self._durable.get(job.id) == (newest.save_id, True),
             launch_error=self.launch_errors.get(run, ""),
             down_nodes=self._down(attempt),
         )
@@ -139,15 +140,16 @@ class Observer:
 
     def drop(self, job: Job, attempt: Attempt) -> None:
         """The run is over and on record."""
-        run = run_name(attempt)
+        run = attempt.run
         for known in (self._facts, self._pulses, self._evidence, self.launch_errors, self._acted, self._ended):
             known.pop(run, None)
-        for generation in self.generations.pop(job.id, ()):
-            self.durable.pop(generation.save_id, None)
+        self.generations.pop(job.id, None)
+        self._durable.pop(job.id, None)
+        self._looked.pop(f"generations:{job.id}", None)
 
     def gather(self, job: Job, attempt: Attempt) -> None:
         """Look for what tells why a run ended, once nodes that died with it had time to be missed."""
-        run = run_name(attempt)
+        run = attempt.run
         facts = self._facts.get(run)
         seen_ms = self._ended.setdefault(run, self._clock.unix_ms())
         ended_ms = (facts.ended_unix_ms if facts else 0) or seen_ms
@@ -237,19 +239,18 @@ class Observer:
         return by_run
 
     def _look_at_generations(self, job: Job) -> None:
-        def work() -> tuple[tuple[Generation, ...], dict[str, bool]]:
+        def work() -> tuple[tuple[Generation, ...], tuple[str, bool]]:
             found = self._storage.generations(job.spec.history)
             newest = max(found, key=lambda generation: generation.committed_unix_ms, default=None)
             if newest is None:
-                return found, {}
-            return found, {newest.save_id: newest.level >= self._storage.wanted_level(job.spec.checkpoint)}
+                return found, ("", False)
+            return found, (newest.save_id, newest.level >= self._storage.wanted_level(job.spec.checkpoint))
 
-        def done(outcome: Outcome[tuple[tuple[Generation, ...], dict[str, bool]]]) -> None:
+        def done(outcome: Outcome[tuple[tuple[Generation, ...], tuple[str, bool]]]) -> None:
             if outcome.value is None:
                 _complain("checkpoints_not_seen", outcome.error, job=job.id)
                 return
-            self.generations[job.id] = outcome.value[0]
-            self.durable.update(outcome.value[1])
+            self.generations[job.id], self._durable[job.id] = outcome.value
 
         self._errands.run(f"generations:{job.id}", work, done)
 

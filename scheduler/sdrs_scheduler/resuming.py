@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sdrs_scheduler.clock import Clock
@@ -71,6 +71,11 @@ class Resolver:
         self._answers.pop(job_id, None)
         self._blocked.pop(job_id, None)
 
+    def keep_only(self, job_ids: Collection[str]) -> None:
+        """Others are over, and nobody asks for them again."""
+        for job_id in (self._answers.keys() | self._blocked.keys()) - set(job_ids):
+            self.drop(job_id)
+
     def _look(self, job: Job) -> Resumption | Blocked:
         """Read the list, verify what has to be verified."""
         checks: dict[str, Check] = dict(self._believed())
@@ -95,11 +100,10 @@ class Resolver:
 
     def _believed(self) -> Mapping[str, Check]:
         now = self._clock.monotonic()
-        return {
-            save_id: known.check
-            for save_id, known in list(self._checks.items())
-            if known.check.is_whole and now - known.at < _BELIEVED_SECONDS
-        }
+        for save_id, known in list(self._checks.items()):
+            if now - known.at >= _BELIEVED_SECONDS:
+                self._checks.pop(save_id, None)
+        return {save_id: known.check for save_id, known in list(self._checks.items()) if known.check.is_whole}
 
     def _is_patience_over(self, generation: Generation) -> bool:
         return self._clock.monotonic() - self._undecided_since[generation.save_id] >= _PATIENCE_SECONDS

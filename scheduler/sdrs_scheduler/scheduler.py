@@ -9,13 +9,13 @@ from sdrs_core.errors import InternalError, SdrsError, StaleTermError
 from sdrs_scheduler import keys
 from sdrs_scheduler.acting import Actor, Means
 from sdrs_scheduler.book import Book, Extra
+from sdrs_scheduler.entries import Stored, Usage
 from sdrs_scheduler.jobs import machine
 from sdrs_scheduler.jobs.advice import advise
 from sdrs_scheduler.jobs.job import Attempt, Job, JobState, Slot
 from sdrs_scheduler.jobs.machine import MachineSettings
 from sdrs_scheduler.jobs.sight import Forget, Step
 from sdrs_scheduler.keeping import Keeper
-from sdrs_scheduler.ledger import Stored, Usage
 from sdrs_scheduler.logs import get_log
 from sdrs_scheduler.node_book import NodeBook
 from sdrs_scheduler.policy.view import Decisions, Preempt, Start, View, Wait
@@ -28,8 +28,10 @@ Decide = Callable[[View], Decisions]
 
 # A sentence that only counts down is not worth a write each time.
 _WHY_SECONDS = 15.0
-# Of a long queue only so many are told at each look why they wait.
+# Of a long queue only so many are told at each look why they wait, and each less often: a thousand that count down must
+# not be a hundred writes a second.
 _MAX_EXPLAINED = 20
+_MAX_RETOLD_PER_SECOND = 5.0
 _USAGE_SECONDS = 60.0
 _ADVICE_SECONDS = 30.0
 # Runs that ended so lately may not be forgotten by their executors yet: whoever decided was killed right then.
@@ -99,6 +101,7 @@ class Scheduler:
         self._decide()
         self._desk.nodes.close_struck(means.observer.cordoned, means.observer.cordons_asked)
         self._advise()
+        self._forget_those_that_are_over()
         self._desk.keeper.tidy(means.observer.generations)
 
     def _take_over(self) -> None:
@@ -118,6 +121,14 @@ class Scheduler:
                 continue
             if (attempt := book.attempt(job)) is not None and attempt.executor in means.executors:
                 self._actor.carry_out(job, attempt, Forget())
+
+    def _forget_those_that_are_over(self) -> None:
+        """I10: what is known of jobs beside their records ends with them."""
+        alive = {job_id for job_id, stored in self._desk.book.jobs.items() if not stored.value.state.is_over}
+        self._desk.means.resolver.keep_only(alive)
+        for known in (self._waits, self._advised, self._placed):
+            for job_id in known.keys() - alive:
+                known.pop(job_id)
 
     def _active(self) -> list[tuple[Job, Attempt]]:
         book = self._desk.book
@@ -188,8 +199,9 @@ class Scheduler:
             self._start(start)
         waits = {**decisions.waits, **{job_id: Wait("impossible", why) for job_id, why in hopeless.items()}}
         left = _MAX_EXPLAINED
+        again_seconds = max(_WHY_SECONDS, len(waits) / _MAX_RETOLD_PER_SECOND)
         for job_id, wait in waits.items():
-            left -= self._explain(job_id, wait)
+            left -= self._explain(job_id, wait, again_seconds)
             if not left:
                 break
 
@@ -224,7 +236,7 @@ class Scheduler:
             extra = Extra({wanted.key: replace(wanted.value, is_promised=True)}, {wanted.key: wanted.revision})
         self._record(stored, attempt, step, extra)
 
-    def _explain(self, job_id: str, wait: Wait) -> bool:
+    def _explain(self, job_id: str, wait: Wait, again_seconds: float) -> bool:
         """Whether that was worth a write."""
         stored = self._desk.book.jobs[job_id]
         job, now = stored.value, self._desk.means.clock.monotonic()
@@ -232,7 +244,7 @@ class Scheduler:
         reason, at = self._waits.get(job_id, ("", float("-inf")))
         if job.state is not JobState.QUEUED or job.why == sentence:
             return False
-        if reason == wait.reason and now - at < _WHY_SECONDS:
+        if reason == wait.reason and now - at < again_seconds:
             return False
         self._waits[job_id] = (wait.reason, now)
         return self._record(stored, None, Step(replace(job, why=sentence), None), Extra())

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from sdrs_scheduler.executors.executor import LaunchOrder
 from sdrs_scheduler.jobs.job import Attempt, Job
-from sdrs_scheduler.observing import run_name
 
 
 def contract(job: Job, attempt: Attempt, url: str) -> Mapping[str, str]:
@@ -32,7 +31,7 @@ def contract(job: Job, attempt: Attempt, url: str) -> Mapping[str, str]:
 def launch_order(job: Job, attempt: Attempt, url: str) -> LaunchOrder:
     spec = job.spec
     return LaunchOrder(
-        run=run_name(attempt),
+        run=attempt.run,
         command=spec.command,
         slots=attempt.slots,
         launch=spec.launch,

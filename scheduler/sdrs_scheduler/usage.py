@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sdrs_scheduler.entries import Usage
 from sdrs_scheduler.jobs.job import Job
-from sdrs_scheduler.ledger import Usage
 
 HALF_LIFE_SECONDS = 24 * 3600.0
 _FORGOTTEN_GPU_SECONDS = 1.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from sdrs_scheduler.entries import NodeRecord, Usage
 from sdrs_scheduler.executors.executor import NodeFacts
 from sdrs_scheduler.jobs.job import Attempt, Job, JobState
-from sdrs_scheduler.ledger import NodeRecord, Usage
 from sdrs_scheduler.policy.view import Ask, Pending, PolicyNode, Queue, Running, View
 
 _BROKEN = "(bad GPUs)"

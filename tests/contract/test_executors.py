@@ -140,6 +140,17 @@ def test_logs_stay_when_a_run_is_forgotten(bench: Bench) -> None:
     assert bench.facts(run).state in (RunState.UNKNOWN, RunState.ENDED)
 
 
+def test_nothing_is_left_of_a_run_that_is_erased(bench: Bench) -> None:
+    run = bench.launched("echo hello")
+    bench.ended(run)
+    bench.executor.forget(run)
+    for _ in range(2):
+        bench.executor.erase(run)
+    assert bench.executor.log_tail(run, 1000) == ""
+    assert bench.facts(run).state is RunState.UNKNOWN
+    assert not list(bench.folder.rglob(f"*{run}*"))
+
+
 def test_a_new_executor_finds_runs_that_go_on_and_runs_that_ended(bench: Bench) -> None:
     over, going, ending = (bench.launched(command) for command in ("exit 4", FOREVER, "sleep 1; exit 6"))
     before = bench.ended(over)

@@ -14,8 +14,9 @@ from sdrs.cli.root import Root
 from sdrs_scheduler import keys
 from sdrs_scheduler.cli.jobs import job
 from sdrs_scheduler.cli.queues import queue
+from sdrs_scheduler.entries import Lease
 from sdrs_scheduler.jobs.job import Attempt, Job, JobId
-from sdrs_scheduler.ledger import Lease, Ledger, told
+from sdrs_scheduler.ledger import Ledger, told
 from tests.support.program import Program
 
 _ROOT = Root("sdrs", commands={"job": job, "queue": queue})

@@ -127,6 +127,10 @@ class MemoryExecutor(Executor):
         if entry is not None:
             self._world.forgotten_logs[run] = "".join(entry.logs.values())
 
+    def erase(self, run: str) -> None:
+        self.forget(run)
+        self._world.forgotten_logs.pop(run, None)
+
     def _answer(self) -> None:
         if not self._world.is_reachable:
             raise UnavailableError("the executor does not answer")

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sdrs_scheduler.entries import NodeRecord, Strike, Usage
 from sdrs_scheduler.jobs.advice import advise, optimal_interval_seconds
 from sdrs_scheduler.jobs.goodput import cluster_goodput, job_goodput
 from sdrs_scheduler.jobs.job import Attempt, Job, JobId, Verdict
 from sdrs_scheduler.jobs.resume import Generation
 from sdrs_scheduler.jobs.spec import FailureClass, JobSpec, Resources
 from sdrs_scheduler.jobs.strikes import StrikeSettings, with_strike
-from sdrs_scheduler.ledger import NodeRecord, Strike, Usage
 from sdrs_scheduler.usage import HALF_LIFE_SECONDS, used
 
 C = FailureClass

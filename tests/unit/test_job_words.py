@@ -19,9 +19,10 @@ from sdrs_scheduler.cli.job_records import attempt_state
 from sdrs_scheduler.cli.job_words import budget_words, placement_words, why_sentence
 from sdrs_scheduler.cli.jobs import job as job_group
 from sdrs_scheduler.cli.queues import queue as queue_group
+from sdrs_scheduler.entries import Lease
 from sdrs_scheduler.jobs.job import Attempt, Job, JobId, JobState, Slot, Verdict, Wish
 from sdrs_scheduler.jobs.spec import CheckpointWish, FailureClass, JobSpec, Retry
-from sdrs_scheduler.ledger import Lease, Ledger
+from sdrs_scheduler.ledger import Ledger
 from tests.support.memory_records import MemoryRecords
 
 NOW_MS = 1_800_000_000_000

@@ -8,9 +8,10 @@ import pytest
 
 from sdrs_core.errors import AlreadyExistsError, CorruptDataError, NotFoundError, RefusedError
 from sdrs_scheduler import keys
+from sdrs_scheduler.entries import Stored, dump, parse
 from sdrs_scheduler.jobs.job import Attempt, Job, JobId, JobState, Slot, Wish
 from sdrs_scheduler.jobs.spec import Action, CheckpointWish, FailureClass, FailurePolicy, JobSpec, Retry
-from sdrs_scheduler.ledger import Ledger, Stored, dump, parse
+from sdrs_scheduler.ledger import Ledger
 from sdrs_scheduler.policy.view import Queue
 from tests.support.memory_records import MemoryRecords
 

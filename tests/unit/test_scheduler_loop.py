@@ -440,6 +440,10 @@ def test_jobs_that_are_over_for_long_are_forgotten_unless_somebody_waits_for_the
     stage.until(lambda: other not in {stored.value.id for stored in stage.ledger.jobs()}, "the old one to go")
     assert {stored.value.id for stored in stage.ledger.jobs()} == {prep, waiting}
     assert stage.ledger.attempts(other) == []
+    assert stage.ledger.claim("other") is None
+    assert stage.ledger.claim("prep") is not None
+    assert f"{other}.1" not in stage.world.forgotten_logs
+    assert f"{prep}.1" in stage.world.forgotten_logs
 
 
 def test_interval_auto_is_told_to_the_job() -> None:

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from sdrs.cli.connection import open_cluster
 from sdrs.cli.output import emit_warning
 from sdrs.cli.settings import F, Settings, settings_of
-from sdrs_core.errors import InvalidArgumentError, NotFoundError
+from sdrs_core.errors import InvalidArgumentError
 from sdrs_scheduler.cli.job_words import IDLE
 from sdrs_scheduler.ledger import Ledger
 
@@ -36,23 +36,16 @@ def user_name() -> str:
 
 def find_job(ledger: Ledger, word: str) -> Job:
     """By id; else the one of this name that is not over; else the newest that was."""
-    named = []
-    for stored in ledger.jobs():
-        if stored.value.id == word:
-            return stored.value
-        if stored.value.spec.name == word:
-            named.append(stored.value)
-    if not named:
-        raise NotFoundError(
-            f'there is no job "{word}", neither by id nor by name: `sdrs job list --all` shows those there are',
-            job=word,
-        )
+    newest = ledger.find(word).value
+    if newest.id == word:
+        return newest
+    named = [stored.value for stored in ledger.named(word)]
     active = sorted(job.id for job in named if not job.state.is_over)
     if len(active) > 1:
         raise InvalidArgumentError(
             f'{len(active)} jobs named "{word}" are under way: give an id, {" or ".join(active)}', job=word
         )
-    return max(named, key=lambda job: (not job.state.is_over, job.submitted_unix_ms, job.id))
+    return max(named, key=lambda job: (not job.state.is_over, job.submitted_unix_ms, job.id), default=newest)
 
 
 def is_idle(ledger: Ledger) -> bool:

@@ -130,3 +130,7 @@ class Executor(ABC):
     @abstractmethod
     def forget(self, run: str) -> None:
         """The end is on record. Logs stay."""
+
+    @abstractmethod
+    def erase(self, run: str) -> None:
+        """Its job is no longer on record: logs go as well. Only of runs that ended; repeating it is harmless."""

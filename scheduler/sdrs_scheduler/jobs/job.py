@@ -121,6 +121,15 @@ class Attempt:
     # Set before it ended: it is being killed for this.
     verdict: Verdict | None = None
 
+    @property
+    def run(self) -> str:
+        return run_name(self.job_id, self.number)
+
+
+def run_name(job_id: str, number: int) -> str:
+    """What executors call an attempt."""
+    return f"{job_id}.{number}"
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

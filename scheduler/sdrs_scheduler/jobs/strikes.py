@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from sdrs_scheduler.entries import NodeRecord, Strike
 from sdrs_scheduler.jobs.spec import FailureClass
-from sdrs_scheduler.ledger import NodeRecord, Strike
 
 
 def _weights() -> Mapping[FailureClass, float]:

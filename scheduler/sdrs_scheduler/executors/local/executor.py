@@ -154,6 +154,11 @@ class LocalExecutor(Executor):
         if folder.has(files.ENDED):
             shutil.rmtree(folder.path, ignore_errors=True)
 
+    def erase(self, run: str) -> None:
+        _check_name(run)
+        self.forget(run)
+        shutil.rmtree(self._log_folder(run), ignore_errors=True)
+
     def _plan(self, order: LaunchOrder, folder: RunFolder) -> _Plan:
         ranks = range(1 if order.launch is Launch.ONCE else len(order.slots))
         workers = [

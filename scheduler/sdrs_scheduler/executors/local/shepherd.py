@@ -51,6 +51,7 @@ class Shepherd:
         self._is_stopped = False
         self._has_killed = False
         self._ending_since: float | None = None
+        self._warned: float | None = None
         self._oom_kills_before = kernel_oom_kills()
 
     def begin(self) -> None:
@@ -178,7 +179,7 @@ class Shepherd:
         if self._left and not (has_failed or self._is_killed or self._is_stopped):
             return False
         processes = descendants(os.getpid(), living())
-        now = time.time()
+        now = time.monotonic()
         step = next_step(
             Sight(
                 now,
@@ -203,7 +204,10 @@ class Shepherd:
 
     def _warned_at(self) -> float | None:
         warned = self._folder.read(files.WARNED)
-        return warned["at_ms"] / 1000 if warned else None
+        # I8: on record it is a time of day, which may be set; from here on it is not asked again what that is.
+        if warned and self._warned is None:
+            self._warned = time.monotonic() - max(0, now_ms() - warned["at_ms"]) / 1000
+        return self._warned
 
     def _exits_record(self) -> Mapping[str, Any]:
         return {"exits": [exit_to_record(exit) for exit in as_told(self._exits)]}

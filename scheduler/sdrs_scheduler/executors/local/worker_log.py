@@ -54,11 +54,11 @@ class WorkerLog:
                 newer = aside(self._path, number - 1)
                 if newer.exists():
                     os.replace(newer, older)
+            if self._max_files == 1:
+                self._path.unlink(missing_ok=True)
         except OSError:
             # It grows beyond its limit then, which is better than to lose what is in it.
             pass
-        if self._max_files == 1:
-            self._path.unlink(missing_ok=True)
         self._open()
 
 

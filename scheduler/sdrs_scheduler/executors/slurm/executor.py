@@ -80,6 +80,10 @@ class SlurmExecutor(Executor):
         with self._shared_folder():
             self._folder(run).forget()
 
+    def erase(self, run: str) -> None:
+        with self._shared_folder():
+            self._folder(run).erase()
+
     def _launch(self, order: LaunchOrder) -> None:
         folder = self._folder(order.run)
         if folder.submitted_job() or folder.begun_job():

@@ -130,6 +130,9 @@ class RunFolder:
                 (self.path / name).unlink()
         shutil.rmtree(self.path / "exits", ignore_errors=True)
 
+    def erase(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def _exits(self) -> dict[str, tuple[int, int]]:
         exits = {}
         with suppress(FileNotFoundError):
