@@ -120,6 +120,7 @@ class Observer:
         newest = max(self.generations.get(job.id, ()), key=lambda found: found.committed_unix_ms, default=None)
         return Sight(
             now_ms,
+            home=self._executors[attempt.executor].home if attempt.executor in self._executors else "",
             run=None if self._errands.is_busy(f"run:{run}") else self._facts.get(run),
             evidence=self._evidence.get(run),
             step=pulse.step,
