@@ -22,6 +22,7 @@ from sdrs_scheduler.jobs.classify import (
 from sdrs_scheduler.jobs.job import Attempt, Job, JobState
 from sdrs_scheduler.jobs.resume import Generation
 from sdrs_scheduler.jobs.sight import Sight
+from sdrs_scheduler.log_search import search_log
 from sdrs_scheduler.logs import get_log
 from sdrs_scheduler.record_store import RecordStore
 from sdrs_scheduler.storage import Storage
@@ -120,6 +121,7 @@ class Observer:
         newest = max(self.generations.get(job.id, ()), key=lambda found: found.committed_unix_ms, default=None)
         return Sight(
             now_ms,
+            home=self._executors[attempt.executor].home if attempt.executor in self._executors else "",
             run=None if self._errands.is_busy(f"run:{run}") else self._facts.get(run),
             evidence=self._evidence.get(run),
             step=pulse.step,
@@ -162,12 +164,18 @@ class Observer:
         lost = {**dict.fromkeys(facts.lost_nodes if facts else (), ""), **self._down(attempt)}
         bad_gpus = self._bad_gpus(attempt)
 
+        patterns = [policy.match for policy in job.spec.failure_policies]
+
         def work() -> tuple[Evidence, tuple[Generation, ...]]:
+            log_tail = executor.log_tail(run, _LOG_TAIL_BYTES)
+            searched = search_log(patterns, log_tail)
             evidence = Evidence(
                 exits=dict(facts.exits) if facts else {},
                 lost_nodes=lost,
                 bad_gpus=bad_gpus,
-                log_tail=executor.log_tail(run, _LOG_TAIL_BYTES),
+                log_tail=log_tail,
+                pattern_matches=searched.found,
+                pattern_failures=searched.failed,
                 storage_events=self._storage.trouble_since(since_ms),
                 preempted_by_executor=facts.preempted if facts else False,
                 detail=facts.detail if facts else "",

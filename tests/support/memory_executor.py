@@ -69,8 +69,9 @@ class MemoryWorld:
 class MemoryExecutor(Executor):
     name = "local"
 
-    def __init__(self, world: MemoryWorld) -> None:
+    def __init__(self, world: MemoryWorld, home: str = "") -> None:
         self._world = world
+        self.home = home
 
     def nodes(self) -> tuple[NodeFacts, ...]:
         self._answer()

@@ -64,9 +64,13 @@ class Stage:
         )
         self.parts = self.another("a")
 
-    def another(self, holder: str, *, is_alone: bool = True) -> Parts:
-        """One more scheduler; with a name of its own it waits for the lease of the first."""
-        executors = {"local": MemoryExecutor(self.world)}
+    def another(
+        self, holder: str, *, is_alone: bool = True, world: MemoryWorld | None = None, home: str = "here"
+    ) -> Parts:
+        """One more scheduler; with a name of its own it waits for the lease of the first. In a ``world`` of its own it
+        knows nothing of the first one's runs.
+        """
+        executors = {"local": MemoryExecutor(world or self.world, home)}
         return assemble(
             self.records,
             self.storage,

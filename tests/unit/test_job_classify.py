@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sdrs_scheduler.executors.executor import Exit
 from sdrs_scheduler.jobs.classify import Evidence, classify
+from sdrs_scheduler.jobs.job import Verdict
 from sdrs_scheduler.jobs.spec import Action, FailureClass, FailurePolicy
+from sdrs_scheduler.log_search import search_log
 
 C = FailureClass
 
@@ -95,25 +99,44 @@ def test_the_worker_that_failed_first_is_told() -> None:
     assert verdict.blamed_node == "n2"
 
 
+def judged(evidence: Evidence, policies: tuple[FailurePolicy, ...]) -> Verdict:
+    """As the scheduler does: patterns are looked for first."""
+    searched = search_log([policy.match for policy in policies], evidence.log_tail)
+    evidence = replace(evidence, pattern_matches=searched.found, pattern_failures=searched.failed)
+    return classify(evidence, policies)
+
+
 def test_policies_of_the_job_file_come_first_in_their_order() -> None:
     policies = (
         FailurePolicy("by code", Action.REQUEUE, exit_codes=(7,)),
         FailurePolicy("ecc", Action.EXCLUDE_NODE, match=r"uncorrectable\s+ECC"),
         FailurePolicy("any ecc", Action.FAIL, match="ECC"),
     )
-    verdict = classify(ended(1, log_tail="an uncorrectable ECC error"), policies)
+    verdict = judged(ended(1, log_tail="an uncorrectable ECC error"), policies)
     assert (verdict.policy, verdict.action, verdict.blamed_node) == ("ecc", Action.EXCLUDE_NODE, "n1")
     assert verdict.failure is C.GPU
-    assert classify(ended(7, log_tail="uncorrectable ECC"), policies).policy == "by code"
-    assert classify(ended(1, log_tail="ECC"), policies).action is Action.FAIL
-    assert classify(ended(1), policies).policy == ""
+    assert judged(ended(7, log_tail="uncorrectable ECC"), policies).policy == "by code"
+    assert judged(ended(1, log_tail="ECC"), policies).action is Action.FAIL
+    assert judged(ended(1), policies).policy == ""
 
 
 def test_both_conditions_of_a_policy_must_hold() -> None:
     policies = (FailurePolicy("both", Action.FAIL, match="bad", exit_codes=(2,)),)
-    assert classify(ended(2, log_tail="bad"), policies).policy == "both"
-    assert classify(ended(1, log_tail="bad"), policies).policy == ""
-    assert classify(ended(2, log_tail="good"), policies).policy == ""
+    assert judged(ended(2, log_tail="bad"), policies).policy == "both"
+    assert judged(ended(1, log_tail="bad"), policies).policy == ""
+    assert judged(ended(2, log_tail="good"), policies).policy == ""
+
+
+def test_a_pattern_that_never_ends_is_given_up_and_told_and_the_others_count() -> None:
+    policies = (
+        FailurePolicy("for ever", Action.FAIL, match="(a+)+b"),
+        FailurePolicy("broken", Action.FAIL, match="(a"),
+        FailurePolicy("sane", Action.REQUEUE, match="NCCL error"),
+    )
+    verdict = judged(ended(1, log_tail="a" * 60 + "\nNCCL error\n"), policies)
+    assert (verdict.policy, verdict.action) == ("sane", Action.REQUEUE)
+    assert 'policy "for ever" was not tried: it was not done after' in verdict.sentence
+    assert 'policy "broken" was not tried: it is no regular expression' in verdict.sentence
 
 
 @given(

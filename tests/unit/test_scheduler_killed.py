@@ -10,6 +10,7 @@ import pytest
 from sdrs_core.errors import SdrsError, StaleTermError, UnavailableError
 from sdrs_scheduler.jobs.job import JobState, Wish
 from sdrs_scheduler.jobs.spec import Resources
+from tests.support.memory_executor import MemoryWorld
 from tests.support.scheduling import Stage, spec
 
 MAX_CHANGES = 60
@@ -204,6 +205,29 @@ def test_a_frozen_scheduler_does_not_launch_what_it_had_decided() -> None:
     with pytest.raises(StaleTermError):
         actor._begin(stage.job(job_id), attempt, first.scheduler._desk.means.executors["local"])
     assert stage.world.deeds == []
+
+
+def test_runs_that_another_scheduler_keeps_elsewhere_are_neither_started_again_nor_taken_for_gone() -> None:
+    stage = Stage()
+    running, starting = stage.running(), stage.submit(spec("late"))
+    stage.until(lambda: stage.is_in(starting, JobState.STARTING), "starting")
+    first = stage.parts
+    elsewhere = MemoryWorld(dict(stage.world.nodes), clock=stage.clock.unix_ms)
+    stage.parts = stage.another("b", is_alone=False, world=elsewhere, home="there")
+    stage.until(lambda: stage.parts.scheduler.leads, "the second one to decide")
+    stage.tick(20)
+    assert elsewhere.runs == {}
+    assert stage.is_in(running, JobState.RUNNING)
+    assert stage.is_in(starting, JobState.STARTING)
+    assert "is known only to the scheduler of here" in stage.job(running).why
+    # One that is gone for good is no dead end.
+    stage.ledger.wish(starting, Wish.CANCEL, "ann")
+    stage.reach(starting, JobState.CANCELLED)
+    stage.parts.leader.resign()
+    stage.parts = first
+    stage.until(lambda: "is looked after again" in stage.job(running).why, "the first one to decide again")
+    stage.end(running, code=0)
+    assert stage.reach(running, JobState.SUCCEEDED).attempt == 1
 
 
 def test_a_scheduler_that_ends_gently_is_followed_at_once() -> None:

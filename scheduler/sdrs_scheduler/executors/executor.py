@@ -98,6 +98,9 @@ class RunFacts:
 
 class Executor(ABC):
     name: ClassVar[str]
+    # Where its runs are known: an executor of another home knows nothing of them, and cannot tell that they are gone.
+    # Empty: every executor of this name knows them.
+    home: str = ""
 
     @abstractmethod
     def nodes(self) -> tuple[NodeFacts, ...]:

@@ -56,6 +56,9 @@ class Evidence:
     # Of the GPUs that it had.
     bad_gpus: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     log_tail: str = ""
+    # Of the patterns of the job's failure policies: what was found in the log, and which could not be looked for, why.
+    pattern_matches: Mapping[str, str] = field(default_factory=dict)
+    pattern_failures: Mapping[str, str] = field(default_factory=dict)
     # Failovers and outages of the storage shortly before the end, in the cluster's own words.
     storage_events: tuple[str, ...] = ()
     nan_step: int | None = None
@@ -111,13 +114,16 @@ def exit_text(exit: Exit) -> str:
 def classify(evidence: Evidence, policies: tuple[FailurePolicy, ...]) -> Verdict:
     if evidence.is_success:
         return Verdict(None, "all workers exited with 0")
-    for policy in policies:
-        if (verdict := _by_policy(evidence, policy)) is not None:
-            return verdict
-    for rule in _RULES:
-        if (verdict := rule(evidence)) is not None:
-            return verdict
-    raise AssertionError("the last rule matches anything")
+    verdict = next((found for policy in policies if (found := _by_policy(evidence, policy)) is not None), None)
+    verdict = verdict or _by_rule(evidence)
+    untried = [policy for policy in policies if policy.match in evidence.pattern_failures]
+    told = [f'; policy "{policy.name}" was not tried: {evidence.pattern_failures[policy.match]}' for policy in untried]
+    return replace(verdict, sentence=verdict.sentence + "".join(told))
+
+
+def _by_rule(evidence: Evidence) -> Verdict:
+    # The last rule matches anything.
+    return next(verdict for rule in _RULES if (verdict := rule(evidence)) is not None)
 
 
 def _how(evidence: Evidence) -> str:
@@ -132,12 +138,12 @@ def _by_policy(evidence: Evidence, policy: FailurePolicy) -> Verdict | None:
     code = evidence.failed[1].code if evidence.failed else None
     if policy.exit_codes and code not in policy.exit_codes:
         return None
-    found = re.search(policy.match, evidence.log_tail) if policy.match else None
+    found = evidence.pattern_matches.get(policy.match)
     if policy.match and found is None:
         return None
     # The class it would have had anyway decides which budget is charged.
-    plain = next(verdict for rule in _RULES if (verdict := rule(evidence)) is not None)
-    because = f'its log has "{_shown(found[0])}"' if found else f"it exited with {code}"
+    plain = _by_rule(evidence)
+    because = f'its log has "{_shown(found)}"' if found is not None else f"it exited with {code}"
     node = evidence.failed[0] if evidence.failed else ""
     return Verdict(
         plain.failure,

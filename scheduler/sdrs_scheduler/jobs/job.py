@@ -120,6 +120,8 @@ class Attempt:
     utilization: float | None = None
     # Set before it ended: it is being killed for this.
     verdict: Verdict | None = None
+    # Where its run is known, as ``Executor.home`` has it; empty: nothing is launched yet, or everywhere.
+    home: str = ""
 
     @property
     def run(self) -> str:

@@ -30,6 +30,11 @@ class MachineSettings:
 
 def advance(job: Job, attempt: Attempt | None, sight: Sight, settings: MachineSettings) -> Step:
     """``attempt`` is the newest one of the job, if there is any."""
+    if attempt is not None and job.state.has_nodes:
+        if attempt.home not in ("", sight.home):
+            return _out_of_sight(job, attempt, sight)
+        if job.why == _elsewhere(attempt):
+            return Step(told(job, sight.now_unix_ms, f"attempt {attempt.number} is looked after again"), attempt)
     if job.wish is not Wish.NONE and (step := _carry_out(job, attempt, sight)) is not None:
         return step
     if job.state in (JobState.SUBMITTED, JobState.PREEMPTED):
@@ -72,6 +77,23 @@ def warned(job: Job, attempt: Attempt, because: str, sight: Sight) -> Step:
     sentence = f"warned: to be preempted {because}; its checkpoint is waited for, at most {grace_seconds:g} s"
     job = moved(job, JobState.CHECKPOINTING, now, sentence)
     return Step(job, attempt, (Warn(_deadline(job, attempt)),))
+
+
+def _out_of_sight(job: Job, attempt: Attempt, sight: Sight) -> Step:
+    """Launched by a scheduler that keeps its runs elsewhere. It may well run: nothing is concluded, nothing started."""
+    now, why = sight.now_unix_ms, _elsewhere(attempt)
+    if job.wish is Wish.CANCEL:
+        sentence = f"cancelled ({job.wish_note}); what it may have running at {attempt.home} was not ended"
+        attempt = replace(attempt, ended_unix_ms=now, detected_unix_ms=now, verdict=_cancelled(job))
+        return Step(replace(moved(job, JobState.CANCELLED, now, sentence), wish=Wish.NONE), attempt)
+    return Step(job if job.why == why else told(job, now, why), attempt)
+
+
+def _elsewhere(attempt: Attempt) -> str:
+    return (
+        f"attempt {attempt.number} is known only to the scheduler of {attempt.home}, which does not decide now: start "
+        "that one and stop the other; if it is gone for good, cancel the job and requeue it"
+    )
 
 
 def _deadline(job: Job, attempt: Attempt) -> int:
@@ -142,6 +164,7 @@ def _scheduled(job: Job, attempt: Attempt, sight: Sight, settings: MachineSettin
         resume_note=resumption.note,
         fresh_after_unix_ms=resumption.newest_unix_ms,
         started_unix_ms=now,
+        home=sight.home,
     )
     if job.roll_back:
         at_most = FROM_THE_BEGINNING if resumption.step is None else resumption.step

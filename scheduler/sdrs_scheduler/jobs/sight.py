@@ -36,6 +36,8 @@ class Sight:
     launch_error: str = ""
     # Nodes of its slots that are down.
     down_nodes: Mapping[str, str] = field(default_factory=dict)
+    # Of the executor that it is seen through.
+    home: str = ""
 
 
 @dataclass(frozen=True, slots=True)

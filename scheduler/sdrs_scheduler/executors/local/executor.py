@@ -24,6 +24,7 @@ from sdrs_scheduler.executors.local.found_runs import (
     processes_of,
     shepherd_of,
 )
+from sdrs_scheduler.executors.local.home import home_of
 from sdrs_scheduler.executors.local.processes import catches, describe, send
 from sdrs_scheduler.executors.local.run_folder import RunFolder, now_ms
 from sdrs_scheduler.executors.local.worker_log import read_tail
@@ -67,6 +68,7 @@ class LocalExecutor(Executor):
         self, folder: Path, nodes: Callable[[], Sequence[NodeFacts]], settings: LocalSettings | None = None
     ) -> None:
         """``folder`` is on a disk of this machine, and the same after a restart."""
+        self.home = home_of(folder.resolve())
         self._runs = folder.resolve() / "runs"
         self._logs = folder.resolve() / "logs"
         self._nodes = nodes
