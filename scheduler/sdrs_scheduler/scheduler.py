@@ -15,6 +15,7 @@ from sdrs_scheduler.jobs.advice import advise
 from sdrs_scheduler.jobs.job import Attempt, Job, JobState, Slot
 from sdrs_scheduler.jobs.machine import MachineSettings
 from sdrs_scheduler.jobs.sight import Forget, Step
+from sdrs_scheduler.jobs.transitions import with_before
 from sdrs_scheduler.keeping import Keeper
 from sdrs_scheduler.logs import get_log
 from sdrs_scheduler.node_book import NodeBook
@@ -240,7 +241,7 @@ class Scheduler:
         """Whether that was worth a write."""
         stored = self._desk.book.jobs[job_id]
         job, now = stored.value, self._desk.means.clock.monotonic()
-        sentence = f"{job.last_end}; {wait.sentence}" if job.last_end else wait.sentence
+        sentence = with_before(wait.sentence, job.last_end)
         reason, at = self._waits.get(job_id, ("", float("-inf")))
         if job.state is not JobState.QUEUED or job.why == sentence:
             return False

@@ -177,10 +177,22 @@ def test_wishes_are_on_record_with_who_and_why(
     assert program.json("job", "requeue", "wished")["wish"] == "requeue"
     # No terminal, nobody to ask: what is saved stays.
     assert program.json("job", "cancel", made["id"])["wish"] == "cancel"
-    scheduler.change(made["id"], now_ms(), "cancelled", state=JobState.CANCELLED, wish=Wish.NONE)
+    over = {"state": JobState.CANCELLED, "wish": Wish.NONE, "ended_unix_ms": now_ms()}
+    scheduler.change(made["id"], now_ms(), "cancelled", **over)
     assert "cancelled already" in program.run("job", "cancel", "wished", expect=4)
-    assert "wished" not in {job["name"] for job in program.json("job", "list")}
-    assert "wished" in {job["name"] for job in program.json("job", "list", "--state", "cancelled")}
+    assert listed(program, "--state", "cancelled") == {"wished"}
+    # Whoever polls the list sees how it ended, for a day.
+    assert "wished" in listed(program)
+    assert "wished" not in listed(program, "--active")
+    two_days_ago = now_ms() - 2 * 24 * 3600 * 1000
+    scheduler.change(made["id"], now_ms(), "cancelled", ended_unix_ms=two_days_ago)
+    assert "wished" not in listed(program)
+    assert "wished" in listed(program, "--all") & listed(program, "--state", "cancelled")
+    assert "not both" in program.run("job", "list", "--all", "--active", expect=2)
+
+
+def listed(program: JobProgram, *options: str) -> set[str]:
+    return {job["name"] for job in program.json("job", "list", *options)}
 
 
 def test_a_priority_is_changed_live(program: JobProgram, tmp_path: Path) -> None:
@@ -275,7 +287,7 @@ def test_a_running_job_tells_where_and_since_when(
     scheduler.change(made["id"], now_ms(), "started on 2 nodes", state=JobState.RUNNING, slots=slots, attempt=1)
     told = program.run("job", "why", "busy")
     assert "runs on node-1,node-2 since" in told
-    assert "as attempt 1, at step 9" in told
+    assert "as attempt 1 from the beginning, at step 9" in told
     assert "node-1: GPU 0-2, 5; node-2: GPU 7" in program.run("job", "show", "busy")
 
 

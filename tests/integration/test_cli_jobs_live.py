@@ -92,4 +92,5 @@ def test_a_held_job_starts_when_it_is_released_and_one_that_runs_is_cancelled(
     program.run("job", "cancel", "long", "--reason", "enough")
     assert program.result("job", "show", "long", "-w").exit_code == 1
     assert "enough" in program.run("job", "why", "long")
-    assert "long" not in {job["name"] for job in program.json("job", "list")}
+    assert "long" not in {job["name"] for job in program.json("job", "list", "--active")}
+    assert {job["name"]: job["state"] for job in program.json("job", "list")}["long"] == "cancelled"

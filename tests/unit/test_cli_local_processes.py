@@ -18,6 +18,7 @@ from sdrs.cli.local_processes import (
     find_etcd,
     find_processes,
     find_runs,
+    job_environment,
     running_node_addresses,
     stop,
 )
@@ -56,6 +57,17 @@ def test_daemons_are_found_by_folder(tmp_path: Path, start: Start) -> None:
     start(OBEDIENT, *daemon_arguments(tmp_path / "b" / "node-1.toml"))
     start(OBEDIENT, "editor", str(tmp_path / "a" / "node-1.toml"))
     assert find_processes(tmp_path / "a") == [Process("node-1", tmp_path / "a" / "node-1.toml", ours.pid)]
+
+
+def test_jobs_find_the_python_of_sdrs_unless_an_environment_is_activated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    assert job_environment()["PATH"] == f"{Path(sys.executable).parent}:/usr/bin"
+    monkeypatch.setenv("VIRTUAL_ENV", "/home/ada/env")
+    assert job_environment()["PATH"] == "/usr/bin"
 
 
 def test_etcds_are_found_by_folder_as_script_and_as_binary(tmp_path: Path, start: Start) -> None:

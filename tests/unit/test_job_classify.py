@@ -79,6 +79,13 @@ def test_a_command_that_was_not_found_is_told_as_that() -> None:
     assert "its command was not found" in classify(ended(127), ()).sentence
 
 
+@pytest.mark.parametrize("before", ["", "[rank0]: ", "[1,0]<stderr>:"])
+def test_what_python_raised_last_is_told(before: str) -> None:
+    log = ["KeyError: 'first'", "During handling of the above", "my.own.ShapeError: 3 != 4", "ended."]
+    sentence = classify(ended(1, log_tail="\n".join(before + line for line in log)), ()).sentence
+    assert sentence.endswith("exited with 1: crash (my.own.ShapeError: 3 != 4)")
+
+
 def test_success_is_all_workers_and_no_lost_node() -> None:
     both = {"n1": Exit(0), "n2": Exit(0)}
     assert classify(Evidence(exits=both), ()).failure is None

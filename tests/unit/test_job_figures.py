@@ -84,6 +84,13 @@ def test_advice_goes_by_what_was_measured_and_says_so() -> None:
     assert "no failure yet" in calm.sentence
     assert "20 failures" in stormy.sentence
     assert stormy.interval_seconds < calm.interval_seconds
+    # Twenty in twenty hours: what was seen counts, and hardly the prior.
+    assert 3600 < stormy.mtbf_seconds < 2 * 3600
+    long_ago = advise([replace(failed, verdict=None, ended_unix_ms=0)], saves, 1, 90 * 24 * HOUR_MS)
+    assert long_ago is not None
+    assert long_ago.mtbf_seconds == pytest.approx(90 * 24 * 3600)
+    preempted = replace(failed, verdict=Verdict(C.PREEMPTED, ""))
+    assert advise([preempted], saves, 2, 0) == calm
 
 
 def job() -> Job:

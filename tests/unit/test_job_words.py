@@ -63,9 +63,15 @@ CRASH = Verdict(FailureClass.CRASH, "the worker on node-1 exited with 1: crash",
             "llm-1a2b waits (queued, 5s): Its turn has not come. Before: the worker crashed, retry 1 of 3",
         ),
         (
-            job_of(JobState.RUNNING, slots=(Slot("node-1", (0,)),), why="attempt 1 runs"),
+            job_of(JobState.RUNNING, slots=(Slot("node-1", (0,)),), why="attempt 1 runs. Before: a", last_end="a"),
             [attempt_of(last_step=7)],
-            "llm-1a2b runs on node-1 since 2027-01-15T07:59:00.000Z (1m ago) as attempt 1, at step 7: attempt 1 runs",
+            "llm-1a2b runs on node-1 since 2027-01-15T07:59:00.000Z (1m ago) as attempt 1 from the beginning, "
+            "at step 7. Before: a",
+        ),
+        (
+            job_of(JobState.RUNNING, slots=(Slot("node-1", (0,)),), why="it hangs; it is being ended", last_end="a"),
+            [attempt_of(last_step=7, verdict=CRASH)],
+            "as attempt 1, at step 7: it hangs; it is being ended",
         ),
         (job_of(JobState.HELD), [], "llm-1a2b is held, until `sdrs job release llm-1a2b`"),
         (

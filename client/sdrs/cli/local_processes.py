@@ -165,9 +165,19 @@ def start(daemon: Daemon) -> Started:
             stdout=log,
             stderr=log,
             cwd=daemon.dir,
+            env=job_environment() if daemon.program is Program.SCHEDULER else None,
             start_new_session=True,
         )
         return Started(daemon, child, offset)
+
+
+def job_environment() -> dict[str, str]:
+    """Jobs inherit it. Their `python` is to be one that has our SDK, also if `sdrs` was called by its path only."""
+    environment = dict(os.environ)
+    # Whoever has activated an environment means that one.
+    if not {"VIRTUAL_ENV", "CONDA_PREFIX"} & environment.keys():
+        environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    return environment
 
 
 def _command(daemon: Daemon) -> list[str]:

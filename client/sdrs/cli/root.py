@@ -68,6 +68,7 @@ sdrs history                             what happened to it
 sdrs ckpt push llm-7b 1000 out/          save a folder as a checkpoint
 sdrs ckpt list llm-7b -o json            for programs
 sdrs ckpt pull llm-7b restored/          the newest one, verified, back as files
+sdrs job submit llm.yaml                 a training that comes back from its checkpoints
 """
 
 

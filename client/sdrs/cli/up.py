@@ -25,6 +25,7 @@ _NEXT = """
 next:  sdrs status
        sdrs ckpt push my-job 1 some/folder
        sdrs ckpt list my-job
+       sdrs job init && sdrs job submit job.yaml
        sdrs down"""
 
 

@@ -31,7 +31,7 @@ def job_listing(jobs: Sequence[Job], now_unix_ms: int, when_empty: str) -> Listi
         Column("PRIO", is_number=True),
         Column("GPUS", is_number=True),
         Column("ATTEMPT", is_number=True),
-        Column("STEP", is_number=True),
+        Column("DURABLE", is_number=True),
         Column("AGE"),
         Column("WHY", folds=True),
     ]
@@ -252,14 +252,20 @@ def _situation(job: Job, attempts: Sequence[Attempt], now_unix_ms: int) -> str:
     # Sentences of the policy end with a full stop; here more may follow.
     because = f": {job.why.rstrip('.')}" if job.why else ""
     if job.state.has_nodes:
-        parts = [f"{_DOING[job.state]} on {_nodes(job.slots) or 'no node'}"]
-        if newest is not None:
-            since = newest.running_unix_ms or newest.started_unix_ms or newest.scheduled_unix_ms
-            if since:
-                parts.append(f"since {format_time(since)} ({format_age(since, now_unix_ms)})")
-            at = f", at step {newest.last_step}" if newest.last_step is not None else ""
-            parts.append(f"as attempt {newest.number}{at}")
-        return " ".join(parts) + because
+        doing = f"{_DOING[job.state]} on {_nodes(job.slots) or 'no node'}"
+        if newest is None:
+            return doing + because
+        since = newest.running_unix_ms or newest.started_unix_ms or newest.scheduled_unix_ms
+        if since:
+            doing += f" since {format_time(since)} ({format_age(since, now_unix_ms)})"
+        doing += f" as attempt {newest.number}"
+        is_plain = job.state is JobState.RUNNING and newest.verdict is None
+        if is_plain:
+            # All that the scheduler's sentence tells, apart from what was before.
+            note = f" ({newest.resume_note})" if newest.resume_note else ""
+            doing += f" from {'the beginning' if newest.resume_step is None else f'step {newest.resume_step}'}{note}"
+            because = f". Before: {job.last_end}" if job.last_end else ""
+        return doing + (f", at step {newest.last_step}" if newest.last_step is not None else "") + because
     if job.state is JobState.HELD:
         return f"is held, until `sdrs job release {job.id}`{because}"
     if job.state in (JobState.SUBMITTED, JobState.QUEUED, JobState.PREEMPTED):

@@ -28,6 +28,7 @@ from sdrs_scheduler.jobs.job import Job, JobState
 from sdrs_scheduler.ledger import Ledger
 
 _STORY_LINES = 10
+_RECENT_MS = 24 * 3600 * 1000
 _STATES = click.Choice([state.value for state in JobState])
 
 
@@ -53,6 +54,7 @@ def job() -> None:
     cls=Verb,
     examples="""
     sdrs job list
+    sdrs job list --active
     sdrs job list --all --user ada
     sdrs job list --state failed -o json | jq -r '.[].id'
     """,
@@ -60,12 +62,18 @@ def job() -> None:
 @click.option("--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only those in this queue.")
 @click.option("--user", metavar="USER", help="Only those of this user.")
 @click.option("--state", "states", type=_STATES, multiple=True, help="Only those in this state; may be repeated.")
-@click.option("--all", "everything", is_flag=True, help="Also those that are over.")
+@click.option("--active", is_flag=True, help="Only those that are not over.")
+@click.option("--all", "everything", is_flag=True, help="Also those that were over earlier.")
 @pass_settings
 def list_jobs(
-    settings: Settings, queue: str | None, user: str | None, states: tuple[str, ...], everything: bool
+    settings: Settings, queue: str | None, user: str | None, states: tuple[str, ...], active: bool, everything: bool
 ) -> None:
-    """List the jobs that are not over, the oldest first."""
+    """List the jobs that are not over or ended in the last 24 hours, the oldest first."""
+    if active and everything:
+        raise click.UsageError("give --active or --all, not both")
+    now = now_unix_ms()
+    # Who asks for a state means all that are in it.
+    over_since_unix_ms = 0 if everything or states else now - _RECENT_MS
     with open_cluster(settings) as cluster:
         ledger = Ledger(cluster.records)
         jobs = [
@@ -74,13 +82,18 @@ def list_jobs(
             if queue in (None, stored.value.spec.queue) and user in (None, stored.value.user)
         ]
         shown = sorted(
-            (job for job in jobs if (job.state in states if states else everything or not job.state.is_over)),
+            (
+                job
+                for job in jobs
+                if (not states or job.state in states)
+                and (not job.state.is_over or (not active and job.ended_unix_ms >= over_since_unix_ms))
+            ),
             key=lambda job: (job.submitted_unix_ms, job.id),
         )
         if settings.is_json:
             emit_json([job_record(job) for job in shown])
             return
-        emit_listing(settings, job_listing(shown, now_unix_ms(), _when_empty(jobs)))
+        emit_listing(settings, job_listing(shown, now, _when_empty(jobs)))
         if any(not job.state.is_over for job in shown):
             warn_if_idle(settings, ledger)
 

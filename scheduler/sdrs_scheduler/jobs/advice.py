@@ -16,11 +16,16 @@ from sdrs_scheduler.jobs.spec import FailureClass
 # One node fails about every 50 days where nothing else is known (Llama 3: 2,048 nodes, every 3.1 hours, is 265 days;
 # smaller clusters are less well kept).
 PRIOR_NODE_MTBF_SECONDS = 50 * 86_400.0
-# As so many failures the prior counts.
-_PRIOR_FAILURES = 1.0
+# As so many failures the prior counts: little, so that it gives way to the first that are seen.
+_PRIOR_FAILURES = 0.02
 _MIN_INTERVAL_SECONDS = 10.0
-# The job itself asked for these: they say nothing about how often it fails.
-_NO_FAILURES = (FailureClass.REQUEUED, FailureClass.NEVER_RESTART, FailureClass.PERMANENT)
+# Somebody asked for these, or it saved before: they say nothing about how often work is lost.
+_NO_FAILURES = (
+    FailureClass.PREEMPTED,
+    FailureClass.REQUEUED,
+    FailureClass.NEVER_RESTART,
+    FailureClass.PERMANENT,
+)
 _SAVES_LOOKED_AT = 20
 
 
@@ -66,9 +71,12 @@ def advise(
         if attempt.verdict and attempt.verdict.failure and attempt.verdict.failure not in _NO_FAILURES:
             failure_count += attempt.ended_unix_ms > 0
     prior_seconds = PRIOR_NODE_MTBF_SECONDS / max(1, node_count)
-    mtbf_seconds = (_PRIOR_FAILURES * prior_seconds + run_seconds) / (_PRIOR_FAILURES + failure_count)
+    likely_seconds = (_PRIOR_FAILURES * prior_seconds + run_seconds) / (_PRIOR_FAILURES + failure_count)
+    # A while without a failure proves no more than its own length.
+    mtbf_seconds = min(likely_seconds, max(prior_seconds, run_seconds))
     interval_seconds = max(_MIN_INTERVAL_SECONDS, optimal_interval_seconds(save_seconds, mtbf_seconds))
-    seen = f"{failure_count} failures in {_span(run_seconds)}" if failure_count else "no failure yet, a prior is used"
+    failures = "1 failure" if failure_count == 1 else f"{failure_count} failures"
+    seen = f"{failures} in {_span(run_seconds)}, and a prior" if failure_count else "no failure yet, a prior is used"
     sentence = (
         f"save every {_span(interval_seconds)}: a save takes {_span(save_seconds)}, "
         f"a failure comes about every {_span(mtbf_seconds)} ({seen})"

@@ -39,6 +39,8 @@ _MEMORY_WORDS = re.compile(
 )
 _HANG_WORDS = re.compile(r"Watchdog caught collective operation timeout|collective operation timed? ?out", re.I)
 _TORCHRUN_ROOT_CAUSE = re.compile(r"^Root Cause \(first observed failure\):$.*?^ *exitcode *: (-?\d+) ", re.M | re.S)
+# How a traceback of Python ends, also behind what torchrun and mpirun put before each line.
+_EXCEPTION = re.compile(r"^(?:\[[\w,]+\](?:<\w+>)?:? ?)?((?:\w+\.)*\w*(?:Error|Exception)(?:: .*)?)$", re.M)
 _STORAGE_WORDS = re.compile(
     r"^(?:\S*\.)?(?:SaveFailedError|UnavailableError|NotRestorableError|StaleEpochError|DiskFailedError|FullError): ",
     re.M,
@@ -243,7 +245,8 @@ def _killed(evidence: Evidence) -> Verdict | None:
 
 def _crash(evidence: Evidence) -> Verdict | None:
     code = evidence.failed[1].code if evidence.failed else None
-    what = _SHELL_SAYS.get(code or 0, "") or evidence.detail
+    raised = _EXCEPTION.findall(evidence.log_tail)
+    what = _SHELL_SAYS.get(code or 0, "") or (_shown(raised[-1]) if raised else evidence.detail)
     detail = f" ({what})" if what else ""
     return Verdict(FailureClass.CRASH, f"{_how(evidence)}: crash{detail}")
 

@@ -26,10 +26,15 @@ NEXT: Mapping[JobState, frozenset[JobState]] = {
 }
 
 
+def with_before(sentence: str, before: str) -> str:
+    """What is, then what had happened."""
+    return f"{sentence.rstrip('.')}. Before: {before}" if before else sentence
+
+
 def told(job: Job, now_unix_ms: int, sentence: str, before: str = "") -> Job:
-    """``job`` with one more line of its story, which is also why it is as it is; there after what was ``before``."""
-    why = f"{before}; {sentence}" if before else sentence
-    return replace(job, why=why, story=(*job.story, Line(now_unix_ms, sentence))[-MAX_STORY_LINES:])
+    """``job`` with one more line of its story, which is also why it is as it is; there before what was ``before``."""
+    story = (*job.story, Line(now_unix_ms, sentence))[-MAX_STORY_LINES:]
+    return replace(job, why=with_before(sentence, before), story=story)
 
 
 def moved(job: Job, state: JobState, now_unix_ms: int, sentence: str, before: str = "") -> Job:
