@@ -83,8 +83,21 @@ class Keeper:
         for job in forgettable(jobs, self._clock.unix_ms(), self._settings.finished_seconds):
             self._remove(job)
 
+    def finish(self, job: Job) -> None:
+        """It is over: nobody goes on from a generation any more but from the newest."""
+        if not job.spec.checkpoint.keep:
+            return
+
+        def done(outcome: Outcome[tuple[Generation, ...]]) -> None:
+            if outcome.value is not None:
+                self._delete(job, superfluous(outcome.value, job.spec.checkpoint.keep, None))
+
+        self._errands.run(f"last:{job.id}", lambda: self._storage.generations(job.spec.history), done)
+
     def _trim(self, job: Job, attempt: Attempt, found: Sequence[Generation]) -> None:
-        surplus = superfluous(found, job.spec.checkpoint.keep, attempt.resume_step)[:_MAX_DELETED_AT_ONCE]
+        self._delete(job, superfluous(found, job.spec.checkpoint.keep, attempt.resume_step)[:_MAX_DELETED_AT_ONCE])
+
+    def _delete(self, job: Job, surplus: Sequence[Generation]) -> None:
         if not surplus:
             return
 

@@ -29,6 +29,8 @@ from sdrs_scheduler.storage import Storage
 log = get_log("observing")
 
 _LOG_TAIL_BYTES = 64 << 10
+# Beats were not read for so long, by our own fault or the controller's: their senders are not to blame.
+_DEAF_AFTER_SECONDS = 5.0
 # The first that is listed failed first: 0 means that all are.
 _TELLING_EXIT_CODES = (0, EXIT_REQUEUE, EXIT_NEVER_RESTART, EXIT_TRANSIENT, EXIT_PERMANENT)
 
@@ -86,7 +88,8 @@ class Observer:
         # When the end of a run was seen first.
         self._ended: dict[str, int] = {}
         self._looked: dict[str, float] = {}
-        self._is_away = False
+        # When beats were last read. After a while without, nobody may be said to be silent.
+        self._listened = float("-inf")
 
     def look(self, active: Iterable[tuple[Job, Attempt]]) -> None:
         """Send for what is due; what comes back is seen at the next look."""
@@ -121,7 +124,7 @@ class Observer:
             step=pulse.step,
             nan_step=pulse.nan_step,
             utilization=pulse.utilization,
-            hang="" if self._is_away else pulse.hang(job.spec.hang, self._clock.monotonic()),
+            hang=pulse.hang(job.spec.hang, self._clock.monotonic()) if self._is_listening() else "",
             newest=newest,
             is_newest_durable=newest is not None and self.durable.get(newest.save_id, False),
             launch_error=self.launch_errors.get(run, ""),
@@ -209,16 +212,19 @@ class Observer:
         def done(outcome: Outcome[dict[str, list[Beat]]]) -> None:
             now = self._clock.monotonic()
             if outcome.value is None:
-                self._is_away = True
+                _complain("beats_not_heard", outcome.error)
                 return
-            if self._is_away:
-                self._is_away = False
+            if not self._is_listening():
                 for pulse in self._pulses.values():
                     pulse.controller_was_away(now)
+            self._listened = now
             for run, beats in outcome.value.items():
                 self._pulses.setdefault(run, Pulse()).take(beats, now)
 
         self._errands.run("beats", lambda: self._read_beats(wanted), done)
+
+    def _is_listening(self) -> bool:
+        return self._clock.monotonic() - self._listened < _DEAF_AFTER_SECONDS
 
     def _read_beats(self, wanted: set[str]) -> dict[str, list[Beat]]:
         """Of these runs; notes of others stay behind when they end."""

@@ -151,6 +151,8 @@ class Scheduler:
             return False
         if step.job.state is not JobState.SCHEDULED:
             self._placed.pop(step.job.id, None)
+        if step.job.state.is_over and not stored.value.state.is_over:
+            self._desk.keeper.finish(step.job)
         if step.attempt is not None:
             for instruction in step.instructions:
                 self._actor.carry_out(step.job, step.attempt, instruction)

@@ -220,10 +220,11 @@ def test_a_job_that_beats_is_not_ended_because_the_controller_was_away() -> None
     stage.records.is_reachable = False
     stage.tick(100)
     stage.records.is_reachable = True
-    stage.tick(4)
+    stage.tick(8)
+    assert stage.attempts(job_id)[0].verdict is None
     stage.beat(job_id, step=4)
     stage.tick(8)
-    assert stage.job(job_id).attempt == 1
+    assert stage.attempts(job_id)[0].verdict is None
     assert stage.is_in(job_id, JobState.RUNNING)
 
 
@@ -252,6 +253,47 @@ def test_the_job_files_policies_come_first() -> None:
     assert 'policy "oom" says fail' in job.why
 
 
+def test_a_node_that_a_policy_excludes_is_not_used_again() -> None:
+    stage = Stage()
+    policies = (FailurePolicy("ecc", Action.EXCLUDE_NODE, "uncorrectable"),)
+    job_id = stage.running(spec(failure_policies=policies))
+    node = stage.job(job_id).slots[0].node
+    stage.world.say(stage.run(job_id), "uncorrectable")
+    stage.end(job_id, code=1)
+    stage.until(lambda: stage.job(job_id).attempt == 2 and stage.is_in(job_id, JobState.RUNNING), "attempt 2")
+    assert stage.job(job_id).excluded_nodes == (node,)
+    assert stage.job(job_id).slots[0].node != node
+    assert any(f"{node} is left out" in line.text for line in stage.job(job_id).story)
+
+
+def test_a_wish_that_comes_in_the_moment_of_a_change_is_not_lost() -> None:
+    stage = Stage()
+    job_id = stage.submit()
+    stage.tick()
+
+    def race(compare: object, put: dict[str, bytes]) -> None:
+        if f"schedule/job/{job_id}" in put:
+            stage.records.before_change = lambda compare, put: None
+            stage.ledger.wish(job_id, Wish.CANCEL, "ann")
+
+    stage.records.before_change = race  # type: ignore[assignment]
+    stage.reach(job_id, JobState.CANCELLED)
+
+
+def test_the_generation_that_an_attempt_goes_on_from_stays() -> None:
+    stage = Stage()
+    stage.storage.save("llm", 1)
+    job_id = stage.running(spec(checkpoint=CheckpointWish(keep=1)))
+    for step in (2, 3):
+        stage.storage.save("llm", step)
+        stage.clock.seconds += 1
+    stage.until(lambda: [g.step for g in stage.storage.generations("llm")] == [3, 1], "the one between to go")
+    stage.tick(20)
+    assert stage.attempts(job_id)[0].resume_step in [g.step for g in stage.storage.generations("llm")]
+    stage.end(job_id, code=0)
+    stage.until(lambda: [g.step for g in stage.storage.generations("llm")] == [3], "all but the newest to go")
+
+
 def test_a_preempted_job_is_freed_as_soon_as_its_checkpoint_is_durable() -> None:
     stage = Stage(nodes=1, gpus=2)
     low = stage.running(spec("low", priority=10, resources=Resources(1, 2)))
@@ -260,6 +302,7 @@ def test_a_preempted_job_is_freed_as_soon_as_its_checkpoint_is_durable() -> None
     high = stage.submit(spec("high", priority=90, resources=Resources(1, 2)))
     stage.reach(low, JobState.CHECKPOINTING)
     assert "warn TERM" in stage.deeds(f"{low}.1")
+    assert stage.job(high).is_promised
     stage.until(lambda: stage.orders(low).get("save") is True, "the order to save")
     stage.tick(20)
     assert stage.is_in(low, JobState.CHECKPOINTING)
@@ -416,8 +459,9 @@ def test_a_checkpoint_that_is_out_of_reach_is_waited_for_without_holding_nodes()
         stage.storage.checks[step] = Check(None, "node n3 is down")
     stage.end(job_id, code=1)
     stage.until(lambda: "step 200 is out of reach (node n3 is down)" in stage.job(job_id).why, "why it waits")
-    stage.clock.seconds += 100
-    stage.tick(40)
+    for _ in range(3):
+        stage.clock.seconds += 100
+        stage.tick(40)
     job = stage.job(job_id)
     assert (job.state, job.slots) == (JobState.QUEUED, ()), "never from the beginning while both may come back"
     stage.storage.checks[100] = Check(True)
