@@ -27,7 +27,7 @@ log = get_log("scheduler")
 
 Decide = Callable[[View], Decisions]
 
-# A sentence that only counts down is not worth a write each time.
+# A sentence that only counts down is not worth a write each time. What became of a dependency is told at once.
 _WHY_SECONDS = 15.0
 # Of a long queue only so many are told at each look why they wait, and each less often: a thousand that count down must
 # not be a hundred writes a second.
@@ -245,7 +245,7 @@ class Scheduler:
         reason, at = self._waits.get(job_id, ("", float("-inf")))
         if job.state is not JobState.QUEUED or job.why == sentence:
             return False
-        if reason == wait.reason and now - at < again_seconds:
+        if reason == wait.reason != "dependency" and now - at < again_seconds:
             return False
         self._waits[job_id] = (wait.reason, now)
         return self._record(stored, None, Step(replace(job, why=sentence), None), Extra())

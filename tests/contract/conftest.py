@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,9 @@ from tests.support.etcd import EtcdCluster, needs_etcd, running_etcd
 from tests.support.executors import Bench, local_bench, memory_bench, slurm_bench
 from tests.support.metastores import Stores
 from tests.support.s3_servers import moto_s3, s3_server, seaweed_s3
-from tests.support.slurm import needs_slurm
+from tests.support.slurm import SlurmCluster, needs_slurm, running_slurm
 
-# Slurm and its like come in here, and into the params of both fixtures.
-BENCHES = {"memory": memory_bench, "local": local_bench, "slurm": slurm_bench}
+BENCHES = {"memory": memory_bench, "local": local_bench}
 
 __all__ = ["moto_s3", "s3_server", "seaweed_s3"]
 
@@ -30,15 +30,28 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
     return Stores(request.param, tmp_path, endpoints)
 
 
+@pytest.fixture(scope="session")
+def shared_slurm() -> Iterator[SlurmCluster]:
+    """One Slurm for all tests of the contract: runs are told apart by their folders."""
+    with running_slurm() as slurm:
+        yield slurm
+
+
+def _bench(request: pytest.FixtureRequest, folder: Path) -> AbstractContextManager[Bench]:
+    if request.param == "slurm":
+        return slurm_bench(folder, request.getfixturevalue("shared_slurm"))
+    return BENCHES[request.param](folder)
+
+
 @pytest.fixture(params=["memory", "local", pytest.param("slurm", marks=needs_slurm)])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """An executor of each kind."""
-    with BENCHES[request.param](tmp_path) as bench:
+    with _bench(request, tmp_path) as bench:
         yield bench
 
 
 @pytest.fixture(params=["local", pytest.param("slurm", marks=needs_slurm)])
 def real_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Those that start real processes."""
-    with BENCHES[request.param](tmp_path) as bench:
+    with _bench(request, tmp_path) as bench:
         yield bench

@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from sdrs_scheduler.jobs.job import JobState, Wish
 from sdrs_scheduler.jobs.spec import CheckpointWish, FailureClass, HangWatch, Launch, Resources
 from tests.support.cluster import LocalCluster
-from tests.support.scheduler_process import TRAINER, Jobs, scheduled
+from tests.support.scheduler_process import IMPATIENT, TRAINER, Jobs, scheduled
 from tests.support.waiting import wait_for
-
-SETTINGS = {"stacks_seconds": 1.0, "policy": {"hysteresis_seconds": 0.0}}
 
 
 @pytest.fixture(scope="module")
 def jobs(shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    with scheduled(shared_cluster, tmp_path_factory.mktemp("scheduler"), **SETTINGS) as jobs:
+    with scheduled(shared_cluster, tmp_path_factory.mktemp("scheduler"), **IMPATIENT) as jobs:
         yield jobs
 
 
@@ -36,7 +33,7 @@ def test_a_job_that_is_killed_goes_on_from_its_verified_checkpoint_with_the_same
     assert second.resume_step is not None
     assert second.resume_step >= 3
     assert any("verified" in line.text for line in job.story)
-    assert f"sum {sum(range(26)):.1f}" in _log(jobs, job_id)
+    assert f"sum {sum(range(26)):.1f}" in jobs.log(job_id)
 
 
 def test_a_warned_job_saves_and_leaves_and_comes_back_when_it_is_released(jobs: Jobs) -> None:
@@ -87,7 +84,7 @@ def test_a_frozen_job_hangs_has_its_stacks_dumped_and_is_restarted(jobs: Jobs) -
     first = jobs.attempts(job_id)[0]
     assert first.verdict is not None
     assert first.verdict.failure is FailureClass.HANG
-    assert "most recent call first" in _log(jobs, job_id, attempt=1)
+    assert "most recent call first" in jobs.log(job_id, attempt=1)
     jobs.ledger.wish(job_id, Wish.CANCEL, "ann")
     jobs.reach(job_id, JobState.CANCELLED)
 
@@ -105,8 +102,3 @@ def test_a_job_that_needs_more_than_there_is_is_told_so(jobs: Jobs) -> None:
     wait_for(lambda: "64" in jobs.job(job_id).why, "why it waits", 60)
     jobs.ledger.wish(job_id, Wish.CANCEL, "ann")
     jobs.reach(job_id, JobState.CANCELLED)
-
-
-def _log(jobs: Jobs, job_id: str, attempt: int = 0) -> str:
-    number = attempt or jobs.job(job_id).attempt
-    return "".join(Path(name).read_text() for name in jobs.attempts(job_id)[number - 1].log_files)

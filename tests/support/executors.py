@@ -15,7 +15,7 @@ from sdrs_scheduler.executors.slurm.executor import SlurmExecutor
 from sdrs_scheduler.jobs.job import Slot
 from sdrs_scheduler.jobs.spec import Launch
 from tests.support.memory_executor import MemoryExecutor, MemoryWorld
-from tests.support.slurm import running_slurm
+from tests.support.slurm import SlurmCluster
 from tests.support.waiting import wait_for
 
 PATIENCE_SECONDS = 60
@@ -112,13 +112,12 @@ def local_bench(folder: Path) -> Iterator[Bench]:
 
 
 @contextmanager
-def slurm_bench(folder: Path) -> Iterator[Bench]:
-    with running_slurm() as slurm:
-        bench = Bench(lambda: SlurmExecutor(folder / "runs", slurm.settings), folder)
-        try:
-            yield bench
-        finally:
-            bench.end_all()
+def slurm_bench(folder: Path, slurm: SlurmCluster) -> Iterator[Bench]:
+    bench = Bench(lambda: SlurmExecutor(folder / "runs", slurm.settings), folder)
+    try:
+        yield bench
+    finally:
+        bench.end_all()
 
 
 def died_of(exit: Exit, signal: int) -> bool:

@@ -24,6 +24,14 @@ from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 90.0
+# Looks often and waits for nobody: where no node dies, and nobody minds that a job is preempted right after its start.
+IMPATIENT: dict[str, Any] = {
+    "tick_seconds": 0.05,
+    "idle_tick_seconds": 0.2,
+    "settle_seconds": 0.2,
+    "stacks_seconds": 0.5,
+    "policy": {"hysteresis_seconds": 0.0},
+}
 # Saves every step; each step lasts a while, so that tests have time to break things.
 TRAINER = """
 import os, sys, time
@@ -149,6 +157,11 @@ class Jobs:
 
     def told(self, job_id: str) -> str:
         return f"see {self.scheduler.log_path}"
+
+    def log(self, job_id: str, attempt: int = 0) -> str:
+        """What its processes said in this attempt; without a number, in the newest."""
+        number = attempt or self.job(job_id).attempt
+        return "".join(Path(name).read_text() for name in self.attempts(job_id)[number - 1].log_files)
 
     def saved(self, history: str, step: int) -> None:
         """A generation of at least this step is committed."""

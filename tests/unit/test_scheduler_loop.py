@@ -374,6 +374,12 @@ def test_dependencies_are_waited_for_and_explained() -> None:
     prep = stage.running(spec("prep"))
     job_id = stage.submit(spec(depends_on=("prep",)))
     stage.until(lambda: "prep (running)" in stage.job(job_id).why, "why it waits")
+    stage.end(prep, code=93)
+    stage.reach(prep, JobState.FAILED)
+    stage.tick(2)
+    assert "prep (failed: requeue it" in stage.job(job_id).why
+    stage.ledger.wish(prep, Wish.REQUEUE, "ann")
+    stage.reach(prep, JobState.RUNNING)
     stage.end(prep, code=0)
     stage.reach(job_id, JobState.RUNNING)
 

@@ -6,8 +6,10 @@ posted longest ago goes first, and what is too old to mean anything goes anyway.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import islice
 
 from sdrs_core.errors import InvalidArgumentError
 from sdrs_proto.limits import MAX_NOTE_BYTES, MAX_NOTE_KEY_CHARS
@@ -44,6 +46,8 @@ class Notes:
         self._max_total_bytes = max_total_bytes
         # In the order in which they were posted last.
         self._posted: OrderedDict[str, _Posted] = OrderedDict()
+        # In the order of keys: each job asks for its own few, often.
+        self._keys: list[str] = []
         self._total_bytes = 0
 
     def post(self, key: str, value: bytes) -> None:
@@ -56,6 +60,7 @@ class Notes:
         self._drop(key)
         posted = self._posted[key] = _Posted(value, self._clock.monotonic_seconds())
         self._total_bytes += posted.size_bytes(key)
+        insort(self._keys, key)
         self._make_room()
 
     def get(self, key: str) -> Note | None:
@@ -65,16 +70,18 @@ class Notes:
     def page(self, prefix: str, *, after: str, limit: int) -> tuple[list[Note], bool]:
         """In the order of keys, as many as fit into an answer, and whether there are more."""
         self._make_room()
-        names = sorted(key for key in self._posted if key.startswith(prefix) and key > after)
+        start = max(bisect_left(self._keys, prefix), bisect_right(self._keys, after))
         found: list[Note] = []
         size_bytes = 0
-        for key in names[:limit]:
+        for key in islice(self._keys, start, None):
+            if not key.startswith(prefix):
+                return found, False
             posted = self._posted[key]
             size_bytes += posted.size_bytes(key)
-            if found and size_bytes > _MAX_PAGE_BYTES:
-                break
+            if len(found) == limit or (found and size_bytes > _MAX_PAGE_BYTES):
+                return found, True
             found.append(self._note(key, posted))
-        return found, len(found) < len(names)
+        return found, False
 
     def _note(self, key: str, posted: _Posted) -> Note:
         return Note(key, posted.value, self._clock.monotonic_seconds() - posted.posted_seconds)
@@ -92,3 +99,4 @@ class Notes:
         posted = self._posted.pop(key, None)
         if posted:
             self._total_bytes -= posted.size_bytes(key)
+            del self._keys[bisect_left(self._keys, key)]
