@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sdrs_core.errors import InternalError, SdrsError, StaleTermError
@@ -58,6 +58,7 @@ class Scheduler:
         self._desk = desk
         self._actor = Actor(desk.means)
         self._leads = False
+        self._alive: list[str] = []
         self._usage = Usage()
         self._usage_written = float("-inf")
         self._waits: dict[str, tuple[str, float]] = {}
@@ -88,12 +89,14 @@ class Scheduler:
         means.errands.collect()
         means.resolver.collect()
         book.read()
+        # Those that are over and stay so are passed over: there may be many thousands of them.
+        self._alive = [job_id for job_id, stored in book.jobs.items() if not _is_done(stored.value)]
         active = self._active()
         means.observer.look(active)
         means.errands.collect()
         for executor, nodes in means.observer.nodes.items():
             self._desk.nodes.see(executor, nodes)
-        for job_id in list(book.jobs):
+        for job_id in self._alive:
             try:
                 self._advance(book.jobs[job_id])
             except InternalError as error:
@@ -125,7 +128,7 @@ class Scheduler:
 
     def _forget_those_that_are_over(self) -> None:
         """I10: what is known of jobs beside their records ends with them."""
-        alive = {job_id for job_id, stored in self._desk.book.jobs.items() if not stored.value.state.is_over}
+        alive = set(self._alive)
         self._desk.means.resolver.keep_only(alive)
         for known in (self._waits, self._advised, self._placed):
             for job_id in known.keys() - alive:
@@ -133,13 +136,11 @@ class Scheduler:
 
     def _active(self) -> list[tuple[Job, Attempt]]:
         book = self._desk.book
-        jobs = [stored.value for stored in book.jobs.values() if stored.value.state.has_nodes]
+        jobs = [job for job in (book.jobs[job_id].value for job_id in self._alive) if job.state.has_nodes]
         return [(job, attempt) for job in jobs if (attempt := book.attempt(job)) is not None]
 
     def _advance(self, stored: Stored[Job]) -> None:
         job, means = stored.value, self._desk.means
-        if job.state.is_over and not job.wish:
-            return
         attempt = self._desk.book.attempt(job)
         if attempt is not None and job.state.has_nodes and attempt.executor not in means.executors:
             return
@@ -175,8 +176,9 @@ class Scheduler:
         if not means.observer.nodes:
             return
         jobs = {job_id: stored.value for job_id, stored in book.jobs.items()}
-        attempts = {str(job.id): attempt for job in jobs.values() if (attempt := self._known_attempt(job)) is not None}
-        self._count_usage(jobs)
+        alive = [jobs[job_id] for job_id in self._alive]
+        attempts = {str(job.id): attempt for job in alive if (attempt := self._known_attempt(job)) is not None}
+        self._count_usage(alive)
         view, hopeless = view_of(
             Scene(
                 means.clock.unix_ms(),
@@ -188,7 +190,7 @@ class Scheduler:
                 {name: stored.value for name, stored in book.queues.items()},
                 self._usage,
                 {job.id: share for job, attempt in self._active() if (share := self._utilization(job, attempt))},
-                {job_id: why for job_id in jobs if (why := means.resolver.blocked_because(job_id))},
+                {job_id: why for job_id in self._alive if (why := means.resolver.blocked_because(job_id))},
             )
         )
         if not view.pending and not hopeless:
@@ -250,9 +252,9 @@ class Scheduler:
         self._waits[job_id] = (wait.reason, now)
         return self._record(stored, None, Step(replace(job, why=sentence), None), Extra())
 
-    def _count_usage(self, jobs: dict[str, Job]) -> None:
+    def _count_usage(self, jobs: Sequence[Job]) -> None:
         means = self._desk.means
-        holders = [job for job in jobs.values() if job.state.has_nodes]
+        holders = [job for job in jobs if job.state.has_nodes]
         self._usage = used(self._usage, holders, means.clock.unix_ms())
         now = means.clock.monotonic()
         if now - self._usage_written >= _USAGE_SECONDS and (holders or self._usage.by_user):
@@ -275,3 +277,8 @@ class Scheduler:
                 self._advised[job.id] = (now, interval_seconds)
             if interval_seconds:
                 means.orders.advise(attempt, interval_seconds)
+
+
+def _is_done(job: Job) -> bool:
+    """Over, and nobody wants it back."""
+    return job.state.is_over and not job.wish

@@ -36,11 +36,16 @@ class JobState(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+        return self in _OVER
 
     @property
     def has_nodes(self) -> bool:
-        return self in (JobState.SCHEDULED, JobState.STARTING, JobState.RUNNING, JobState.CHECKPOINTING)
+        return self in _WITH_NODES
+
+
+# Made once: of thousands of jobs they are asked at each look.
+_OVER = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+_WITH_NODES = (JobState.SCHEDULED, JobState.STARTING, JobState.RUNNING, JobState.CHECKPOINTING)
 
 
 class Wish(StrEnum):
