@@ -19,7 +19,7 @@ BIN := .venv/bin
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: .venv/.runtime ## a cluster on this machine: train, save, kill, restore; a readable story
+demo: .venv/.runtime ## a cluster on this machine: train, save, kill, restore, a job killed twice; a readable story
 	$(BIN)/python examples/demo.py
 
 gpt: .venv/.dev ## a GPT trained by two ranks, killed twice: the same loss curve, bit for bit
