@@ -184,6 +184,16 @@ def test_a_hang_has_its_stacks_dumped_before_it_is_killed() -> None:
     assert "no sign of life" in verdict.sentence
 
 
+def test_one_that_was_found_to_hang_and_came_to_its_end_all_the_same_is_done() -> None:
+    stage = Stage()
+    job_id = stage.running(spec(hang=HangWatch(heartbeat_seconds=5)))
+    stage.beat(job_id, step=3)
+    stage.until(lambda: "dump_stacks" in stage.deeds(f"{job_id}.1"), "its stacks")
+    stage.end(job_id, code=0)
+    job = stage.reach(job_id, JobState.SUCCEEDED)
+    assert (job.attempt, job.spent) == (1, {})
+
+
 def test_a_job_without_step_progress_hangs_and_one_that_saves_does_not() -> None:
     stage = Stage()
     job_id = stage.running(spec(hang=HangWatch(heartbeat_seconds=0, progress_seconds=5)))
