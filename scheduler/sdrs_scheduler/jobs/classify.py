@@ -238,6 +238,10 @@ def _storage(evidence: Evidence) -> Verdict | None:
 
 
 def _killed(evidence: Evidence) -> Verdict | None:
+    if not evidence.exits:
+        # Who would have told how it ended is gone; that is no crash of the job's own.
+        detail = f" ({evidence.detail})" if evidence.detail else ""
+        return Verdict(FailureClass.KILLED, f"{_how(evidence)}, nobody knows how{detail}")
     if evidence.failed is None or exit_signal(evidence.failed[1]) not in _KILLING:
         return None
     return Verdict(FailureClass.KILLED, f"{_how(evidence)}, nobody knows by whom")
