@@ -53,9 +53,10 @@ class SchedulerMetrics(Collector):
         for state, count in counts.items():
             by_state.add_metric([str(state)], count)
         yield by_state
-        yield from _goodput_metrics(
-            cluster_goodput((job, job_goodput(job, attempts, now_unix_ms)) for job, attempts in jobs)
-        )
+        measured = [(job, job_goodput(job, attempts, now_unix_ms)) for job, attempts in jobs]
+        yield from _goodput_metrics(cluster_goodput(measured))
+        # Of those under way only: their number is bounded by the cluster, that of all on record is not.
+        yield from _metrics_by_job((job, of_job) for job, of_job in measured if not job.state.is_over)
 
 
 def _goodput_metrics(total: Goodput) -> Iterable[Metric]:
@@ -81,6 +82,25 @@ def _goodput_metrics(total: Goodput) -> Iterable[Metric]:
     for failure, count in total.recoveries.items():
         recoveries.add_metric([str(failure)], count)
     yield recoveries
+
+
+def _metrics_by_job(measured: Iterable[tuple[Job, Goodput]]) -> Iterable[Metric]:
+    times = GaugeMetricFamily("sdrs_job_seconds", "What became of a job's time so far", labels=["job", "what"])
+    ratios = GaugeMetricFamily("sdrs_job_goodput_ratio", "Effective of the time that it had nodes", labels=["job"])
+    recoveries = CounterMetricFamily("sdrs_job_recoveries", "Attempts that followed a failure", labels=["job"])
+    for job, of_job in measured:
+        for what, seconds in (
+            ("effective", of_job.effective_seconds),
+            ("lost", of_job.lost_seconds),
+            ("loading", of_job.loading_seconds),
+            ("queueing", of_job.queueing_seconds),
+            ("recovering", of_job.recovery.total_seconds),
+        ):
+            times.add_metric([job.id, what], seconds)
+        if of_job.ratio is not None:
+            ratios.add_metric([job.id], of_job.ratio)
+        recoveries.add_metric([job.id], sum(of_job.recoveries.values()))
+    yield from (times, ratios, recoveries)
 
 
 def serve_metrics(source: Collector, address: str) -> tuple[str, Callable[[], None]]:

@@ -46,7 +46,7 @@ class ObservingSettings:
     # After the end of a run, until a node that died with it is known to be down.
     settle_seconds: float = 3.0
     # Trouble of the storage so long before the end of a run may be its cause.
-    trouble_seconds: float = 60.0
+    trouble_seconds: float = 30.0
 
 
 def run_name(attempt: Attempt) -> str:
@@ -157,11 +157,11 @@ class Observer:
         if waits and self._clock.unix_ms() - seen_ms < self._settings.settle_seconds * 1000:
             return
         executor = self._executors[attempt.executor]
-        since_ms = ended_ms - int(self._settings.trouble_seconds * 1000)
+        # What happened before it began is not why it ended.
+        since_ms = max(attempt.started_unix_ms, ended_ms - int(self._settings.trouble_seconds * 1000))
         down = self._down(attempt)
         lost = {node: down.get(node, "") for node in (facts.lost_nodes if facts else ())}
         bad_gpus = self._bad_gpus(attempt)
-
         patterns = [policy.match for policy in job.spec.failure_policies]
 
         def work() -> tuple[Evidence, tuple[Generation, ...]]:

@@ -421,3 +421,27 @@ def test_queues_are_made_changed_shown_and_deleted(
     assert "sdrs queue create research" in program.run("job", "clone", job_id, expect=1)
     assert "there is no queue" in program.run("queue", "show", "research", expect=1)
     assert "default" in {row["name"] for row in program.json("queue", "list")}
+
+
+def test_goodput_is_told_by_job_and_in_all(program: JobProgram, scheduler: StandInScheduler, tmp_path: Path) -> None:
+    made = program.submit(tmp_path, JOB.format(name="measured") + "resources: {nodes: 1, gpus_per_node: 4}\n")
+    before = program.json("job", "goodput")
+    assert made["id"] not in {job["id"] for job in before["jobs"]}
+    lost = Attempt(
+        JobId(made["id"]),
+        1,
+        (),
+        "local",
+        scheduled_unix_ms=1_000,
+        running_unix_ms=2_000,
+        durable_unix_ms=7_000,
+        ended_unix_ms=9_000,
+        verdict=Verdict(FailureClass.CRASH, "it crashed"),
+    )
+    scheduler.put_attempts(made["id"], [lost])
+    told = program.json("job", "goodput")
+    (job,) = [job for job in told["jobs"] if job["id"] == made["id"]]
+    assert (job["name"], job["effective_seconds"], job["lost_seconds"], job["loading_seconds"]) == ("measured", 5, 2, 1)
+    # Of four GPUs.
+    assert told["cluster"]["lost_seconds"] == before["cluster"]["lost_seconds"] + 8
+    assert "62 %" in program.run("job", "goodput")

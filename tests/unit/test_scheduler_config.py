@@ -83,6 +83,8 @@ def test_metrics_tell_jobs_by_state_goodput_and_recoveries() -> None:
         'sdrs_jobs_gpu_seconds{what="lost"} 3.0',
         'sdrs_jobs_gpu_seconds{what="effective"} 5.0',
         'sdrs_jobs_recoveries_total{failure="hang"} 1.0',
+        'sdrs_job_seconds{job="j",what="lost"} 3.0',
+        'sdrs_job_recoveries_total{job="j"} 1.0',
         "sdrs_gpus 8.0",
         "sdrs_gpus_taken 1.0",
     ):

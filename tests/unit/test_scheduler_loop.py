@@ -181,6 +181,18 @@ def test_trouble_of_the_storage_costs_no_retry() -> None:
     assert (verdict.failure, verdict.charged) == (FailureClass.STORAGE, False)
 
 
+def test_trouble_of_the_storage_from_before_it_began_is_not_why_it_ended() -> None:
+    stage = Stage()
+    stage.storage.trouble.append((stage.clock.unix_ms(), "node n3 does not answer any more"))
+    stage.tick(2)
+    job_id = stage.running()
+    stage.end(job_id, code=1)
+    stage.until(lambda: stage.attempts(job_id)[0].ended_unix_ms, "the end")
+    verdict = stage.attempts(job_id)[0].verdict
+    assert verdict is not None
+    assert (verdict.failure, verdict.charged) == (FailureClass.CRASH, True)
+
+
 def test_a_hang_has_its_stacks_dumped_before_it_is_killed() -> None:
     stage = Stage()
     job_id = stage.running(spec(hang=HangWatch(heartbeat_seconds=5)))

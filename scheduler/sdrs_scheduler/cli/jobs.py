@@ -9,6 +9,7 @@ from sdrs.cli.failures import FAILED
 from sdrs.cli.output import emit_json, emit_listing, emit_note
 from sdrs.cli.settings import Settings, Verb, VerbGroup, pass_settings
 from sdrs_scheduler.cli.following import follow
+from sdrs_scheduler.cli.job_goodput import goodput
 from sdrs_scheduler.cli.job_init import init
 from sdrs_scheduler.cli.job_logs import logs
 from sdrs_scheduler.cli.job_names import (
@@ -162,7 +163,7 @@ def why(settings: Settings, job_word: str) -> None:
 
 # In the order in which they are needed.
 for verb in (
-    *(init, submit, list_jobs, show, why, logs, attempts),
+    *(init, submit, list_jobs, show, why, logs, attempts, goodput),
     *(cancel, hold, release, requeue, preempt, set_job, clone),
 ):
     job.add_command(verb)
