@@ -152,7 +152,8 @@ class Observer:
         if waits and self._clock.unix_ms() - seen_ms < self._settings.settle_seconds * 1000:
             return
         executor = self._executors[attempt.executor]
-        since_ms = ended_ms - int(self._settings.trouble_seconds * 1000)
+        # What was before its start it has outlived; should that go on, its own errors tell.
+        since_ms = max(attempt.started_unix_ms, ended_ms - int(self._settings.trouble_seconds * 1000))
         lost = {**dict.fromkeys(facts.lost_nodes if facts else (), ""), **self._down(attempt)}
         bad_gpus = self._bad_gpus(attempt)
 

@@ -171,6 +171,17 @@ def test_trouble_of_the_storage_costs_no_retry() -> None:
     assert (verdict.failure, verdict.charged) == (FailureClass.STORAGE, False)
 
 
+def test_trouble_of_the_storage_before_the_start_explains_nothing() -> None:
+    stage = Stage()
+    stage.storage.trouble.append((stage.clock.unix_ms() - 1000, "node n3 does not answer any more"))
+    job_id = stage.running()
+    stage.end(job_id, code=1)
+    stage.until(lambda: stage.attempts(job_id)[0].ended_unix_ms, "the end")
+    verdict = stage.attempts(job_id)[0].verdict
+    assert verdict is not None
+    assert (verdict.failure, verdict.charged) == (FailureClass.CRASH, True)
+
+
 def test_a_hang_has_its_stacks_dumped_before_it_is_killed() -> None:
     stage = Stage()
     job_id = stage.running(spec(hang=HangWatch(heartbeat_seconds=5)))
