@@ -12,7 +12,7 @@ import pytest
 from sdrs_core.errors import UnavailableError
 from sdrs_scheduler.health.nvml import NvmlProbe, gpu_type
 from sdrs_scheduler.health.probe import GpuReading, ScriptedProbe, Xid
-from sdrs_scheduler.health.verdicts import Fault, bad_gpus, describe_xid, fault_of, utilization_of
+from sdrs_scheduler.health.verdicts import Fault, bad_gpus, describe_xid, fault_of
 from tests.support.fake_nvml import FakeGpu, FakeNvml
 
 NOW_MS = 1_800_000_000_000
@@ -165,13 +165,6 @@ def test_xids_are_told_apart() -> None:
         Fault.UNKNOWN,
     ]
     assert describe_xid(999).startswith("Xid 999")
-
-
-def test_utilization_is_the_mean_of_what_was_measured() -> None:
-    readings = [GpuReading(0, utilization=0.2), GpuReading(1, utilization=0.6), GpuReading(2), GpuReading(0, "n1")]
-    assert utilization_of(readings, "", {0, 1, 2}) == pytest.approx(0.4)
-    assert utilization_of(readings, "", {2}) is None
-    assert utilization_of(readings, "n1", {0}) is None
 
 
 def test_a_script_stands_in_for_gpus(tmp_path: Path) -> None:

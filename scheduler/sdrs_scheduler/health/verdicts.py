@@ -5,7 +5,7 @@ The Xids and what they call for are NVIDIA's: docs.nvidia.com/deploy/xid-errors.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -97,13 +97,3 @@ def problem_of(reading: GpuReading, now_unix_ms: int, tolerance: Tolerance) -> s
 def _is_held(xid: Xid, now_unix_ms: int, tolerance: Tolerance) -> bool:
     seconds = {Fault.HARDWARE: tolerance.hardware_seconds, Fault.CONTAINED: tolerance.contained_seconds}
     return now_unix_ms - xid.unix_ms < seconds.get(fault_of(xid.number), 0.0) * 1000
-
-
-def utilization_of(readings: Sequence[GpuReading], node: str, gpus: Collection[int]) -> float | None:
-    """The mean of these GPUs; None: nobody measured it."""
-    measured = [
-        reading.utilization
-        for reading in readings
-        if reading.node == node and reading.index in gpus and reading.utilization is not None
-    ]
-    return sum(measured) / len(measured) if measured else None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sdrs_core.errors import InvalidArgumentError
-
 
 def find_cycle(depends_on: Mapping[str, Sequence[str]]) -> tuple[str, ...] | None:
     """The names along a circle, the first again at its end: ``("a", "b", "a")``; None if there is none.
@@ -31,17 +29,3 @@ def find_cycle(depends_on: Mapping[str, Sequence[str]]) -> tuple[str, ...] | Non
             if following not in done:
                 way[following] = list(reversed(depends_on.get(following, ())))
     return None
-
-
-def check_acyclic(depends_on: Mapping[str, Sequence[str]]) -> None:
-    """Raises with the path of the circle, if there is one."""
-    cycle = find_cycle(depends_on)
-    if cycle is None:
-        return
-    if len(cycle) == 2:
-        raise InvalidArgumentError(f"job {cycle[0]} depends on itself: remove it from its depends_on", cycle=cycle[0])
-    path = " → ".join(cycle)
-    raise InvalidArgumentError(
-        f"jobs depend on each other in a circle, none of them could ever start: {path}; remove one of these depends_on",
-        cycle=path,
-    )
