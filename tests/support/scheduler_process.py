@@ -39,7 +39,7 @@ import numpy, sdrs
 
 job = sdrs.current_job()
 ckpts = job.checkpoints()
-state = {"step": 0, "w": numpy.zeros(1000)}
+state = {"step": 0, "w": numpy.zeros(int(os.environ.get("COUNT", "1000")))}
 if job.resume_step is not None:
     state = ckpts.restore()
     assert state["step"] == job.resume_step, (state["step"], job.resume_step)
@@ -174,15 +174,18 @@ class Jobs:
 
     def pids(self, job_id: str) -> list[int]:
         """The processes of its command, wherever they hang."""
-        return [
-            process.pid
-            for process in psutil.process_iter(["cmdline", "environ"])
-            if (process.info["environ"] or {}).get("SDRS_JOB_ID") == job_id
-            and any(str(part).endswith(f"{self.job(job_id).spec.name}.py") for part in process.info["cmdline"] or ())
-        ]
+        program = str(self.folder / f"{self.job(job_id).spec.name}.py").encode()
+        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if program in _words(path)]
 
     def running_pid(self, job_id: str) -> int:
         return wait_for(lambda: self.pids(job_id), f"a process of {job_id}", PATIENCE_SECONDS)[0]
+
+
+def _words(cmdline: Path) -> list[bytes]:
+    try:
+        return cmdline.read_bytes().split(b"\0")
+    except OSError:  # it has ended
+        return []
 
 
 @contextmanager
@@ -194,8 +197,9 @@ def scheduled(cluster: LocalCluster, folder: Path, **settings: Any) -> Iterator[
         with cluster.connect() as connection:
             yield Jobs(connection, folder, scheduler)
     finally:
+        # In good order: the next one need not wait until its lease is over.
         if scheduler.process and scheduler.process.poll() is None:
-            scheduler.kill()
+            scheduler.stop()
         _end_runs(scheduler.data_dir)
 
 
