@@ -131,15 +131,17 @@ class Jobs:
         """A job that runs this Python."""
         program = self.folder / f"{name}.py"
         program.write_text(code)
+        return self.submit_command(name, sys.executable, str(program), **fields)
+
+    def submit_command(self, name: str, *command: str, **fields: Any) -> str:
         given: dict[str, Any] = {
             "resources": Resources(1, 1),
             "retry": Retry(backoff=Backoff(0.2, 1.0)),
             "workdir": str(self.folder),
             **fields,
         }
-        spec = JobSpec(name, (sys.executable, str(program)), **given)
         now_unix_ms = time.time_ns() // 1_000_000
-        return self.ledger.submit(spec, "ann", now_unix_ms=now_unix_ms).id
+        return self.ledger.submit(JobSpec(name, command, **given), "ann", now_unix_ms=now_unix_ms).id
 
     def job(self, job_id: str) -> Job:
         return self.ledger.job(job_id).value
