@@ -13,8 +13,9 @@ from sdrs.cli.settings import Settings, Verb, pass_settings
 from sdrs_core.errors import RefusedError
 from sdrs_scheduler.cli.job_names import warn_if_idle
 from sdrs_scheduler.cli.job_records import Record
+from sdrs_scheduler.entries import NodeRecord
 from sdrs_scheduler.jobs.job import Job
-from sdrs_scheduler.ledger import Ledger, NodeRecord
+from sdrs_scheduler.ledger import Ledger
 
 _JOBS_NAMED = 4
 
