@@ -120,6 +120,8 @@ class SlurmExecutor(Executor):
                 return facts
         if states.state_of(job) is not RunState.ENDED:
             return states.live_facts(job, files)
+        if not folder.exists():
+            return RunFacts(RunState.UNKNOWN)  # erased, and Slurm remembers it for a while
         job = self._slurm.details(job)
         if not states.is_settled(job, files, self._clock(), self._settings.settle_seconds):
             return states.live_facts(job, files)
