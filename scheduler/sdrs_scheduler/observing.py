@@ -161,9 +161,9 @@ class Observer:
         executor = self._executors[attempt.executor]
         # What happened before it began is not why it ended.
         since_ms = max(attempt.started_unix_ms, ended_ms - int(self._settings.trouble_seconds * 1000))
-        lost = {**dict.fromkeys(facts.lost_nodes if facts else (), ""), **self._down(attempt)}
+        down = self._down(attempt)
+        lost = {node: down.get(node, "") for node in (facts.lost_nodes if facts else ())}
         bad_gpus = self._bad_gpus(attempt)
-
         patterns = [policy.match for policy in job.spec.failure_policies]
 
         def work() -> tuple[Evidence, tuple[Generation, ...]]:
@@ -172,6 +172,7 @@ class Observer:
             evidence = Evidence(
                 exits=dict(facts.exits) if facts else {},
                 lost_nodes=lost,
+                down_nodes=down,
                 bad_gpus=bad_gpus,
                 log_tail=log_tail,
                 pattern_matches=searched.found,

@@ -86,6 +86,7 @@ class Resolver:
                 resume=job.spec.checkpoint.resume,
                 roll_back=job.roll_back,
                 at_most_step=job.resume_at_most,
+                progress_step=job.progress_step,
             )
             if isinstance(chosen, Resumption):
                 out_of_reach = next((check.problem for check in checks.values() if check.is_whole is None), "")

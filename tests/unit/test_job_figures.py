@@ -29,11 +29,19 @@ def struck(record: NodeRecord, *strikes: tuple[int, FailureClass, str]) -> NodeR
 
 
 def test_failures_of_several_jobs_cordon_a_node_and_the_reason_names_them() -> None:
-    record = struck(NodeRecord("n1"), *((i, C.NODE_LOST, f"j{i}") for i in (1, 2)))
+    record = struck(NodeRecord("n1"), *((i * HOUR_MS, C.NODE_LOST, f"j{i}") for i in (1, 2)))
     assert record.cordoned_because == ""
-    record = struck(record, (3, C.NODE_LOST, "j3"))
+    record = struck(record, (3 * HOUR_MS, C.NODE_LOST, "j3"))
     assert "3× node_lost" in record.cordoned_because
-    assert record.cordoned_unix_ms == 3
+    assert record.cordoned_unix_ms == 3 * HOUR_MS
+
+
+def test_an_outage_is_one_strike_however_many_jobs_it_took() -> None:
+    record = struck(NodeRecord("n1"), *((i * 1000, C.NODE_LOST, f"j{i}") for i in range(8)))
+    assert record.cordoned_because == ""
+    assert len(record.strikes) == 1
+    flapping = struck(record, *((i * 200_000, C.NODE_LOST, f"k{i}") for i in range(8)))
+    assert "3× node_lost" in flapping.cordoned_because
 
 
 def test_one_job_alone_does_not_cordon_a_node() -> None:

@@ -19,6 +19,13 @@ def decided(*generations: Generation, checks: dict[str, Check] | None = None, **
     return chosen
 
 
+def test_what_was_durable_and_is_gone_is_told() -> None:
+    older = decided(*THREE[1:], progress_step=300)
+    assert (older.step, older.note) == (200, "step 300 is not there any more")
+    assert decided(progress_step=300).text == "from the beginning (step 300 is not there any more)"
+    assert decided(*THREE, progress_step=300).note == ""
+
+
 def test_the_newest_is_verified_first() -> None:
     assert choose(THREE, {}, resume=Resume.LATEST_VERIFIED) == THREE[0]
     assert decided(*THREE) == Resumption(300, "", True, 300)

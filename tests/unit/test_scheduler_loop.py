@@ -140,6 +140,16 @@ def test_a_worker_that_dies_with_its_node_is_charged_to_nobody_and_restarts_else
     assert stage.ledger.nodes()[node].value.strikes
 
 
+def test_a_job_that_came_to_its_end_is_done_also_if_its_node_is_down_by_then() -> None:
+    stage = Stage()
+    job_id = stage.running()
+    (slot,) = stage.job(job_id).slots
+    stage.set_node(slot.node, is_up=False, problem="its storage daemon is down")
+    stage.end(job_id, code=0)
+    job = stage.reach(job_id, JobState.SUCCEEDED, JobState.QUEUED)
+    assert (job.state, job.attempt) == (JobState.SUCCEEDED, 1)
+
+
 def test_a_node_with_many_strikes_is_cordoned_until_somebody_opens_it() -> None:
     stage = Stage(nodes=1)
     for name in ("a", "b", "c"):
@@ -194,6 +204,16 @@ def test_a_hang_has_its_stacks_dumped_before_it_is_killed() -> None:
     assert verdict is not None
     assert verdict.failure is FailureClass.HANG
     assert "no sign of life" in verdict.sentence
+
+
+def test_one_that_was_found_to_hang_and_came_to_its_end_all_the_same_is_done() -> None:
+    stage = Stage()
+    job_id = stage.running(spec(hang=HangWatch(heartbeat_seconds=5)))
+    stage.beat(job_id, step=3)
+    stage.until(lambda: "dump_stacks" in stage.deeds(f"{job_id}.1"), "its stacks")
+    stage.end(job_id, code=0)
+    job = stage.reach(job_id, JobState.SUCCEEDED)
+    assert (job.attempt, job.spent) == (1, {})
 
 
 def test_a_job_without_step_progress_hangs_and_one_that_saves_does_not() -> None:

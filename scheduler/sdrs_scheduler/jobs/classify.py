@@ -53,8 +53,10 @@ class Evidence:
 
     # By node; one that failed first comes first.
     exits: Mapping[str, Exit] = field(default_factory=dict)
-    # Nodes of the attempt that are gone or down, and what is wrong with them.
+    # Nodes of the attempt that are gone with what ran there, in the executor's word, and what is wrong with them.
     lost_nodes: Mapping[str, str] = field(default_factory=dict)
+    # Those that are down as well, by now. A command that came to its end before is done all the same.
+    down_nodes: Mapping[str, str] = field(default_factory=dict)
     # Of the GPUs that it had.
     bad_gpus: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     log_tail: str = ""
@@ -186,8 +188,8 @@ def _preempted(evidence: Evidence) -> Verdict | None:
 
 
 def _node_lost(evidence: Evidence) -> Verdict | None:
-    if evidence.lost_nodes:
-        node, problem = next(iter(evidence.lost_nodes.items()))
+    if gone := {**evidence.lost_nodes, **evidence.down_nodes}:
+        node, problem = next(iter(gone.items()))
         sentence = f"{_how(evidence)} while {node} was down ({problem or 'it does not answer'}): node lost"
         return Verdict(FailureClass.NODE_LOST, sentence, blamed_node=node)
     if evidence.is_traceless:
@@ -238,6 +240,10 @@ def _storage(evidence: Evidence) -> Verdict | None:
 
 
 def _killed(evidence: Evidence) -> Verdict | None:
+    if not evidence.exits:
+        # Who would have told how it ended is gone; that is no crash of the job's own.
+        detail = f" ({evidence.detail})" if evidence.detail else ""
+        return Verdict(FailureClass.KILLED, f"{_how(evidence)}, nobody knows how{detail}")
     if evidence.failed is None or exit_signal(evidence.failed[1]) not in _KILLING:
         return None
     return Verdict(FailureClass.KILLED, f"{_how(evidence)}, nobody knows by whom")

@@ -290,7 +290,7 @@ def _farewell(job: Job, attempt: Attempt, sight: Sight) -> tuple[Instruction, ..
 
 def _over(job: Job, attempt: Attempt, sight: Sight) -> Step:
     """It has ended; why, is told by its sentence, or by what is found."""
-    if attempt.verdict is not None:
+    if attempt.verdict is not None and not _is_done_nevertheless(attempt.verdict, sight):
         return ended(job, attempt, attempt.verdict, sight)
     if job.wish is Wish.CANCEL:
         return ended(job, attempt, _cancelled(job), sight)
@@ -304,6 +304,15 @@ def _over(job: Job, attempt: Attempt, sight: Sight) -> Step:
         is_traceless=sight.run is not None and sight.run.state is RunState.UNKNOWN and not sight.launch_error,
     )
     return ended(job, attempt, classify(evidence, job.spec.failure_policies), sight)
+
+
+def _is_done_nevertheless(verdict: Verdict, sight: Sight) -> bool:
+    """Found to hang, or over its time, it came to its end before it was killed: that counts more than our patience."""
+    run = sight.run
+    by_patience = verdict.failure in (FailureClass.HANG, FailureClass.PERMANENT)
+    if not by_patience or run is None or run.lost_nodes or not run.exits:
+        return False
+    return all(exit.code == 0 for exit in run.exits.values())
 
 
 _BY_STATE: dict[JobState, Callable[[Job, Attempt, Sight, MachineSettings], Step]] = {

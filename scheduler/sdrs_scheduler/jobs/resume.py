@@ -65,16 +65,20 @@ def choose(
     resume: Resume,
     roll_back: int = 0,
     at_most_step: int | None = None,
+    progress_step: int | None = None,
 ) -> Resumption | Generation:
     """Where to go on; or the generation that has to be verified before that can be said.
 
     ``generations`` are newest first, ``checks`` what is known of them by save id. ``roll_back``: so many sound ones are
-    passed over. ``at_most_step``: an earlier roll back went here, and nothing new came of it.
+    passed over. ``at_most_step``: an earlier roll back went here, and nothing new came of it. ``progress_step``: one
+    that was durable once; nobody goes back behind it without a word.
     """
     newest_unix_ms = max((generation.committed_unix_ms for generation in generations), default=0)
     if resume is Resume.NONE:
         return Resumption(None, newest_unix_ms=newest_unix_ms)
     notes: list[str] = []
+    if progress_step is not None and all(generation.step < progress_step for generation in generations):
+        notes.append(f"step {progress_step} is not there any more")
     to_skip = roll_back
     for generation in generations:
         if at_most_step is not None and generation.step > at_most_step:

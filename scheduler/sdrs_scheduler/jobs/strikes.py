@@ -27,6 +27,8 @@ class StrikeSettings:
     weights: Mapping[FailureClass, float] = field(default_factory=_weights)
     # Strikes of one and the same job count only so far: it may be the job.
     max_per_job: float = 2.0
+    # A node that goes down takes all its jobs with it: what it loses within so long is one outage, and one strike.
+    outage_seconds: float = 300.0
 
 
 def fresh(record: NodeRecord, now_unix_ms: int, settings: StrikeSettings) -> NodeRecord:
@@ -43,11 +45,18 @@ def weight_of(record: NodeRecord, settings: StrikeSettings) -> float:
     return sum(min(weight, settings.max_per_job) for weight in by_job.values())
 
 
+def _is_same_outage(record: NodeRecord, strike: Strike, settings: StrikeSettings) -> bool:
+    since = strike.unix_ms - int(settings.outage_seconds * 1000)
+    return any(known.failure is FailureClass.NODE_LOST and known.unix_ms > since for known in record.strikes)
+
+
 def with_strike(record: NodeRecord, strike: Strike, settings: StrikeSettings) -> NodeRecord:
     """``record`` after one more failure; cordoned, with the reason, if that was one too many."""
     if not settings.weights.get(strike.failure):
         return record
     record = fresh(record, strike.unix_ms, settings)
+    if strike.failure is FailureClass.NODE_LOST and _is_same_outage(record, strike, settings):
+        return record
     record = replace(record, strikes=(*record.strikes, strike))
     if record.cordoned_because or weight_of(record, settings) < settings.limit:
         return record
