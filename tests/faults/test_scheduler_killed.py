@@ -10,18 +10,26 @@ from pathlib import Path
 import pytest
 
 from sdrs_scheduler.jobs.job import JobState, Wish
-from sdrs_scheduler.jobs.spec import CheckpointWish, FailureClass
-from tests.support.cluster import LocalCluster, running_cluster
-from tests.support.scheduler_process import PATIENCE_SECONDS, TRAINER, SchedulerProcess, scheduled
+from sdrs_scheduler.jobs.spec import CheckpointWish, FailureClass, Resources
+from tests.support.battered import POOL, BatteredCluster, make_battered, running
+from tests.support.cluster import LocalCluster
+from tests.support.scheduler_process import IMPATIENT, PATIENCE_SECONDS, TRAINER, SchedulerProcess, scheduled
 from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster"), node_count=3) as cluster:
-        yield cluster
+def battered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BatteredCluster]:
+    with running(make_battered(tmp_path_factory.mktemp("cluster"), node_count=3)) as battered:
+        yield battered
 
 
+@pytest.fixture
+def cluster(battered: BatteredCluster) -> LocalCluster:
+    battered.heal()
+    return battered.local
+
+
+# In the order in which a job comes by that is preempted once.
 POINTS = (
     "job.queued.recorded",
     "job.scheduled.decided",
@@ -32,28 +40,45 @@ POINTS = (
     "attempt.launched",
     "job.running.decided",
     "job.running.recorded",
+    "job.checkpointing.decided",
+    "job.checkpointing.recorded",
+    "job.preempted.recorded",
+    "job.succeeded.decided",
 )
+TELLS_ITS_STARTS = """
+import os, sys, time
+with open("starts", "a") as file:
+    file.write(os.environ["SDRS_ATTEMPT"])
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
 
 
 @pytest.mark.timeout(240)
-def test_a_scheduler_killed_at_each_state_change_starts_a_job_once(cluster: LocalCluster, tmp_path: Path) -> None:
-    """One job for each point; each leaves a line whenever it is started."""
-    with scheduled(cluster, tmp_path) as jobs:
-        for number, point in enumerate(POINTS):
-            jobs.scheduler.kill()
-            name = f"point-{number}"
-            started = tmp_path / f"{name}.started"
-            code = f"import time; open({str(started)!r}, 'a').write('x'); time.sleep(1)"
-            job_id = jobs.submit(name, code)
+def test_a_scheduler_killed_at_each_state_change_starts_each_attempt_once(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    with scheduled(cluster, tmp_path, **IMPATIENT) as jobs:
+        jobs.scheduler.kill()
+        job_id = jobs.submit("often", TELLS_ITS_STARTS, checkpoint=CheckpointWish(grace_seconds=1))
+        for point in POINTS:
+            if point == "job.checkpointing.decided":
+                jobs.ledger.wish(job_id, Wish.PREEMPT, "ann")
+            if point == "job.succeeded.decided":
+                (tmp_path / "go").touch()
             jobs.scheduler.start(wait=False, SDRS_SCHEDULER_FAULT_POINTS=f"{point}=kill")
-            assert jobs.scheduler.wait_for_death() == -signal.SIGKILL
-            jobs.scheduler.start()
-            job = jobs.reach(job_id, JobState.SUCCEEDED)
-            assert (point, job.attempt, started.read_text()) == (point, 1, "x")
+            assert jobs.scheduler.wait_for_death() == -signal.SIGKILL, point
+        jobs.scheduler.start()
+        assert jobs.reach(job_id, JobState.SUCCEEDED).attempt == 2
+        assert (tmp_path / "starts").read_text() == "12"
+        assert [attempt.verdict and attempt.verdict.failure for attempt in jobs.attempts(job_id)] == [
+            FailureClass.PREEMPTED,
+            None,
+        ]
 
 
 def test_jobs_go_on_without_a_scheduler_and_their_end_is_found(cluster: LocalCluster, tmp_path: Path) -> None:
-    with scheduled(cluster, tmp_path) as jobs:
+    with scheduled(cluster, tmp_path, **IMPATIENT) as jobs:
         done = jobs.submit("done", TRAINER, environment={"GOAL": "8"})
         lost = jobs.submit("lost", TRAINER, environment={"GOAL": "12"})
         for job_id in (done, lost):
@@ -71,9 +96,6 @@ def test_of_two_schedulers_the_second_takes_over_when_the_first_is_killed(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     with scheduled(cluster, tmp_path, lease_seconds=3.0) as jobs:
-        # The same runs, seen by another process: its own folder, but the first one's runs are in the first one's.
-        job_id = jobs.submit("outlives", "import time; time.sleep(1)")
-        jobs.reach(job_id, JobState.SUCCEEDED)
         second = SchedulerProcess(tmp_path, cluster.url, {"lease_seconds": 3.0}, name="second")
         second.start()
         try:
@@ -86,34 +108,68 @@ def test_of_two_schedulers_the_second_takes_over_when_the_first_is_killed(
             assert second.stop() == 0
 
 
-def test_a_storage_node_killed_in_mid_job_costs_no_retry(cluster: LocalCluster, tmp_path: Path) -> None:
-    with scheduled(cluster, tmp_path) as jobs:
-        jobs.cluster.create_pool("safe", "L2")
-        wish = CheckpointWish(pool="safe")
-        job_id = jobs.submit("failover", TRAINER, environment={"GOAL": "40"}, checkpoint=wish)
+def test_a_storage_node_killed_in_mid_job_costs_no_retry(battered: BatteredCluster, tmp_path: Path) -> None:
+    battered.heal()
+    with scheduled(battered.local, tmp_path) as jobs:
+        wish = CheckpointWish(pool=POOL)
+        job_id = jobs.submit("failover", TRAINER, environment={"GOAL": "30", "PAUSE": "0.1"}, checkpoint=wish)
         jobs.reach(job_id, JobState.RUNNING)
         jobs.saved("failover", 3)
-        node = next(daemon for daemon in cluster.nodes if daemon.name == jobs.job(job_id).slots[0].node)
+        node = battered.node(jobs.job(job_id).slots[0].node)
         node.kill()
         os.kill(jobs.running_pid(job_id), signal.SIGKILL)
-        try:
-            job = jobs.reach(job_id, JobState.SUCCEEDED)
-        finally:
-            node.start()
-            cluster.wait_until_up()
+        job = jobs.reach(job_id, JobState.SUCCEEDED)
         first, second = jobs.attempts(job_id)
         assert first.verdict is not None
-        assert first.verdict.failure is FailureClass.NODE_LOST
-        assert not first.verdict.charged
+        assert (first.verdict.failure, first.verdict.charged, job.spent) == (FailureClass.NODE_LOST, False, {})
         assert second.slots[0].node != node.name
         assert second.resume_step is not None
-        assert job.spent == {}
+
+
+# The first time it ends when it is told to, as if it had not survived what the storage went through.
+FRAGILE = """
+import os, sys, time
+while os.environ["SDRS_ATTEMPT"] == "1":
+    if os.path.exists("primary-died"):
+        sys.exit(1)
+    time.sleep(0.05)
+"""
+
+
+def test_a_primary_killed_during_a_save_costs_neither_the_job_nor_a_retry(
+    battered: BatteredCluster, tmp_path: Path
+) -> None:
+    battered.heal()
+    most = Resources(nodes=1, gpus_per_node=5)  # no two of them on one node
+    large = {"GOAL": "15", "COUNT": "500000"}  # what is small is written in one go
+    with scheduled(battered.local, tmp_path) as jobs:
+        wish = CheckpointWish(pool=POOL)
+        saves = jobs.submit("saves", TRAINER, resources=most, environment=large, checkpoint=wish)
+        others = [jobs.submit(f"fragile-{number}", FRAGILE, resources=most) for number in (1, 2)]
+        for job_id in (saves, *others):
+            jobs.reach(job_id, JobState.RUNNING)
+        jobs.saved("saves", 2)
+        primary = battered.primary()
+        battered.arm(primary, "relay.block=kill")
+        primary.wait_for_death()
+        step = jobs.cluster.checkpoints("saves").latest()
+        assert step is not None
+        # The save that was under way got through, and those after it.
+        jobs.saved("saves", step.step + 2)
+        (tmp_path / "primary-died").touch()
+        fragile = next(job_id for job_id in others if jobs.job(job_id).slots[0].node != primary.name)
+        job = jobs.reach(fragile, JobState.SUCCEEDED)
+        first = jobs.attempts(fragile)[0]
+        assert first.verdict is not None
+        assert (first.verdict.failure, first.verdict.charged, job.spent) == (FailureClass.STORAGE, False, {})
+        assert jobs.reach(saves, JobState.SUCCEEDED).attempt == 1
+        assert f"sum {sum(range(16)):.1f}" in jobs.log(saves)
 
 
 def test_a_corrupted_newest_checkpoint_is_passed_over_and_told(cluster: LocalCluster, tmp_path: Path) -> None:
     with scheduled(cluster, tmp_path) as jobs:
         before = set(cluster.fragments())
-        job_id = jobs.submit("corrupt", TRAINER, environment={"GOAL": "1000", "PAUSE": "0.5"})
+        job_id = jobs.submit("corrupt", TRAINER, environment={"PAUSE": "0.5"})
         jobs.reach(job_id, JobState.RUNNING)
         jobs.saved("corrupt", 3)
         jobs.ledger.wish(job_id, Wish.HOLD, "ann")

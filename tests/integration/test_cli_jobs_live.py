@@ -14,7 +14,7 @@ import pytest
 from sdrs_scheduler.jobs.job import JobState
 from tests.support.cluster import LocalCluster
 from tests.support.job_program import JobProgram
-from tests.support.scheduler_process import Jobs, scheduled
+from tests.support.scheduler_process import IMPATIENT, Jobs, scheduled
 from tests.support.waiting import wait_for
 
 WAIT_SECONDS = 60.0
@@ -22,7 +22,7 @@ WAIT_SECONDS = 60.0
 
 @pytest.fixture(scope="module")
 def jobs(shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    with scheduled(shared_cluster, tmp_path_factory.mktemp("scheduler")) as jobs:
+    with scheduled(shared_cluster, tmp_path_factory.mktemp("scheduler"), **IMPATIENT) as jobs:
         yield jobs
 
 
@@ -35,7 +35,7 @@ def program(shared_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_init_writes_is_submitted_killed_and_ends_well(program: JobProgram, jobs: Jobs, tmp_path: Path) -> None:
     program.run("job", "init", "mine.yaml")
     script = tmp_path / "train.py"
-    script.write_text(script.read_text().replace("STEPS = 600", "STEPS = 80"))
+    script.write_text(script.read_text().replace("STEPS = 600", "STEPS = 50"))
     file = tmp_path / "mine.yaml"
     for usual, now in (("5m", "1s"), ("10s", "1s"), ("python train.py", f"{sys.executable} train.py")):
         file.write_text(file.read_text().replace(f": {usual}", f": {now}"))
@@ -53,7 +53,7 @@ def test_what_init_writes_is_submitted_killed_and_ends_well(program: JobProgram,
     assert [row["state"] for row in ended] == ["ended"] * len(ended)
     assert f"goes on from step {ended[-1]['resume_step']}" in program.run("job", "logs", "mine")
     shown = program.json("job", "show", "mine")
-    assert shown["resume_point"]["step"] == 80
+    assert shown["resume_point"]["step"] == 50
     assert shown["goodput"]["recoveries"] == {"killed": 1}
     assert shown["advice"]["interval_seconds"] > 0
     assert "succeeded" in program.run("job", "why", "mine")

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 import sdrs
-from sdrs.cli.local_processes import find_runs
 from tests.support.machine import Machine, own_machine
 from tests.support.waiting import wait_for
 
@@ -88,11 +87,14 @@ def test_the_scheduler_comes_up_last_is_started_again_when_it_died_and_goes_firs
     assert not machine.dir.exists()
 
 
-def test_jobs_go_on_after_down_unless_they_are_to_be_stopped(machine: Machine) -> None:
+def test_jobs_go_on_after_down_which_says_so_unless_they_are_to_be_stopped(machine: Machine) -> None:
     machine.run("up", "--nodes", "1", "--port", "0")
     with start_run(machine, "llm-1a2b.1") as run:
         assert "llm-1a2b.1" in machine.run("down", "--purge", "--yes", expect=4)
         assert machine.pids().keys() == {"controller", "node-1", "scheduler"}, "nothing was stopped"
+        _, told = machine.start("down").communicate(timeout=60)
+        assert "1 job still runs (llm-1a2b.1)" in told
+        assert "sdrs down --stop-jobs" in told
         assert machine.json("down")["left_runs"] == ["llm-1a2b.1"]
         assert run.poll() is None
         assert machine.json("up")["started"] == ["controller", "node-1", "scheduler"]
@@ -103,19 +105,9 @@ def test_jobs_go_on_after_down_unless_they_are_to_be_stopped(machine: Machine) -
     assert not machine.dir.exists()
 
 
-def test_down_says_which_jobs_still_run_and_how_to_end_them(machine: Machine) -> None:
-    machine.run("up", "--nodes", "1", "--port", "0")
-    with start_run(machine, "llm-1a2b.1"):
-        process = machine.start("down")
-        _, told = process.communicate(timeout=60)
-        assert "1 job still runs (llm-1a2b.1)" in told
-        assert "sdrs down --stop-jobs" in told
-        for run in find_runs(machine.dir):
-            os.kill(run.pid, 9)
-
-
-def test_a_scheduler_that_cannot_start_takes_nothing_down_with_it(machine: Machine) -> None:
-    machine.dir.mkdir()
+def test_a_scheduler_that_cannot_start_takes_nothing_down_with_it_and_says_why(
+    machine: Machine, tmp_path: Path
+) -> None:
     machine.run("up", "--nodes", "1", "--port", "0", "--no-scheduler")
     (machine.dir / "broken").touch()
     up = machine.json("up")
@@ -123,15 +115,11 @@ def test_a_scheduler_that_cannot_start_takes_nothing_down_with_it(machine: Machi
     assert "the scheduler is broken" in up["no_scheduler"]
     assert machine.pids().keys() == {"controller", "node-1"}
 
-
-def test_without_its_packages_the_scheduler_is_left_out_and_that_is_said(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "stand-in" / "sdrs_scheduler" / "__main__.py").unlink()
-    up = machine.json("up", "--nodes", "1", "--port", "0")
-    assert up["started"] == ["controller", "node-1"]
-    assert "pip install 'sdrs[server]'" in up["no_scheduler"]
-    process = machine.start("up")
-    told = "".join(process.communicate(timeout=60))
+    assert "pip install 'sdrs[server]'" in machine.json("up")["no_scheduler"]
+    told = "".join(machine.start("up").communicate(timeout=60))
     assert "there is no scheduler: it needs sdrs_scheduler.__main__" in told
+    assert machine.pids().keys() == {"controller", "node-1"}
 
 
 def test_the_real_scheduler_takes_up_its_work_and_leaves_it(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def jobs(shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_a_job_that_is_killed_goes_on_from_its_verified_checkpoint_with_the_same_result(jobs: Jobs) -> None:
-    job_id = jobs.submit("killed", TRAINER, environment={"GOAL": "25"})
+    job_id = jobs.submit("killed", TRAINER, environment={"GOAL": "25", "PAUSE": "0.1"})
     jobs.reach(job_id, JobState.RUNNING)
     jobs.saved("killed", 3)
     os.kill(jobs.running_pid(job_id), signal.SIGKILL)
@@ -76,7 +76,7 @@ def test_a_more_important_job_gets_the_place_of_one_that_saves_first_and_comes_b
 
 
 def test_a_frozen_job_hangs_has_its_stacks_dumped_and_is_restarted(jobs: Jobs) -> None:
-    job_id = jobs.submit("frozen", TRAINER, hang=HangWatch(heartbeat_seconds=8))
+    job_id = jobs.submit("frozen", TRAINER, hang=HangWatch(heartbeat_seconds=5))
     jobs.reach(job_id, JobState.RUNNING)
     jobs.saved("frozen", 2)
     os.kill(jobs.running_pid(job_id), signal.SIGSTOP)
@@ -90,11 +90,21 @@ def test_a_frozen_job_hangs_has_its_stacks_dumped_and_is_restarted(jobs: Jobs) -
 
 
 def test_what_a_job_says_by_its_exit_code_counts(jobs: Jobs) -> None:
-    requeues = jobs.submit("requeues", "import os, sys; sys.exit(0 if os.environ['SDRS_ATTEMPT'] == '2' else 75)")
-    never = jobs.submit("never", "import sys; sys.exit(93)")
-    job = jobs.reach(requeues, JobState.SUCCEEDED)
-    assert job.attempt == 2
-    assert jobs.reach(never, JobState.FAILED).attempt == 1
+    first = "import os, sys; sys.exit({} if os.environ['SDRS_ATTEMPT'] == '1' else 0)"
+    ids = {code: jobs.submit(f"exits-{code}", first.format(code)) for code in (0, 1, 75, 93, 200, 210)}
+    expected = {
+        0: (JobState.SUCCEEDED, 1, None, False),
+        1: (JobState.SUCCEEDED, 2, FailureClass.CRASH, True),
+        75: (JobState.SUCCEEDED, 2, FailureClass.REQUEUED, False),
+        93: (JobState.FAILED, 1, FailureClass.NEVER_RESTART, False),
+        200: (JobState.SUCCEEDED, 2, FailureClass.TRANSIENT, True),
+        210: (JobState.FAILED, 1, FailureClass.PERMANENT, False),
+    }
+    for code, (state, attempt, failure, charged) in expected.items():
+        job = jobs.reach(ids[code], JobState.SUCCEEDED, JobState.FAILED)
+        verdict = jobs.attempts(ids[code])[0].verdict
+        assert verdict is not None
+        assert (job.state, job.attempt, verdict.failure, verdict.charged) == (state, attempt, failure, charged), code
 
 
 def test_a_job_that_needs_more_than_there_is_is_told_so(jobs: Jobs) -> None:

@@ -9,6 +9,7 @@ import pytest
 from sdrs_scheduler.jobs.job import JobState, Verdict, Wish
 from sdrs_scheduler.jobs.spec import Action, Backoff, FailureClass, FailurePolicy, HangWatch, Resources, Retry
 from tests.support.cluster import LocalCluster
+from tests.support.program import Program
 from tests.support.scheduler_process import IMPATIENT, Jobs, scheduled
 from tests.support.waiting import wait_for
 
@@ -54,12 +55,19 @@ if job.attempt == 1:
     job.report(step=4, loss=float("nan"))
     time.sleep(600)
 """
+BREAKS_A_GPU = """
+import os, sys
+if os.environ["SDRS_ATTEMPT"] == "1":
+    sys.exit("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus")
+"""
 FAILS_FIRST = "import os, sys; sys.exit(93 if os.environ['SDRS_ATTEMPT'] == '1' else 0)"
 
 
 @pytest.fixture(scope="module")
 def jobs(shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    with scheduled(shared_cluster, tmp_path_factory.mktemp("scheduler"), **IMPATIENT) as jobs:
+    # One broken GPU is enough.
+    settings = {**IMPATIENT, "strikes": {"limit": 1.5}}
+    with scheduled(shared_cluster, tmp_path_factory.mktemp("scheduler"), **settings) as jobs:
         yield jobs
 
 
@@ -139,3 +147,25 @@ def test_what_depends_on_a_failed_job_waits_says_so_and_runs_when_that_was_mende
     started = [jobs.attempts(job_id)[0].started_unix_ms for job_id in (second, third)]
     assert started[0] >= ended[0]
     assert started[1] >= ended[1]
+
+
+def test_a_node_with_too_many_strikes_is_cordoned_and_says_why_until_somebody_opens_it(
+    jobs: Jobs, shared_cluster: LocalCluster
+) -> None:
+    program = Program(shared_cluster.url)
+    job_id = jobs.submit("burnt", BREAKS_A_GPU)
+    assert jobs.reach(job_id, JobState.SUCCEEDED).attempt == 2
+    first, second = jobs.attempts(job_id)
+    assert first.verdict is not None
+    assert first.verdict.failure is FailureClass.GPU
+    node = first.slots[0].node
+    assert second.slots[0].node != node
+    wait_for(lambda: program.json("node", "show", node)["cordoned"], "the cordon at the storage", 60)
+    for verb in (("show", node), ("list",)):
+        told = " ".join(program.run("node", *verb).split())
+        assert "scheduler: 1 failure within 24 h (1× gpu)" in told
+        assert "NVRM: Xid" in told
+    both = jobs.submit("both", "", resources=Resources(nodes=2))
+    wait_for(lambda: f"Closed: {node} (cordoned: 1 failure" in jobs.job(both).why, "why it waits", 60)
+    program.run("node", "uncordon", node)
+    jobs.reach(both, JobState.SUCCEEDED)

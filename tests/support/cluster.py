@@ -73,7 +73,7 @@ class DaemonProcess:
             self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        wait_for(self._is_ready, f"{self.name} to be ready; its log is {self.log_path}")
+        wait_for(self._is_ready, f"{self.name} to be ready; its log is {self.log_path}", 60)
 
     def _is_ready(self) -> bool:
         assert self.process

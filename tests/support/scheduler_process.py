@@ -39,7 +39,7 @@ import numpy, sdrs
 
 job = sdrs.current_job()
 ckpts = job.checkpoints()
-state = {"step": 0, "w": numpy.zeros(1000)}
+state = {"step": 0, "w": numpy.zeros(int(os.environ.get("COUNT", "1000")))}
 if job.resume_step is not None:
     state = ckpts.restore()
     assert state["step"] == job.resume_step, (state["step"], job.resume_step)
@@ -131,15 +131,17 @@ class Jobs:
         """A job that runs this Python."""
         program = self.folder / f"{name}.py"
         program.write_text(code)
+        return self.submit_command(name, sys.executable, str(program), **fields)
+
+    def submit_command(self, name: str, *command: str, **fields: Any) -> str:
         given: dict[str, Any] = {
             "resources": Resources(1, 1),
             "retry": Retry(backoff=Backoff(0.2, 1.0)),
             "workdir": str(self.folder),
             **fields,
         }
-        spec = JobSpec(name, (sys.executable, str(program)), **given)
         now_unix_ms = time.time_ns() // 1_000_000
-        return self.ledger.submit(spec, "ann", now_unix_ms=now_unix_ms).id
+        return self.ledger.submit(JobSpec(name, command, **given), "ann", now_unix_ms=now_unix_ms).id
 
     def job(self, job_id: str) -> Job:
         return self.ledger.job(job_id).value
@@ -174,15 +176,18 @@ class Jobs:
 
     def pids(self, job_id: str) -> list[int]:
         """The processes of its command, wherever they hang."""
-        return [
-            process.pid
-            for process in psutil.process_iter(["cmdline", "environ"])
-            if (process.info["environ"] or {}).get("SDRS_JOB_ID") == job_id
-            and any(str(part).endswith(f"{self.job(job_id).spec.name}.py") for part in process.info["cmdline"] or ())
-        ]
+        program = str(self.folder / f"{self.job(job_id).spec.name}.py").encode()
+        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if program in _words(path)]
 
     def running_pid(self, job_id: str) -> int:
         return wait_for(lambda: self.pids(job_id), f"a process of {job_id}", PATIENCE_SECONDS)[0]
+
+
+def _words(cmdline: Path) -> list[bytes]:
+    try:
+        return cmdline.read_bytes().split(b"\0")
+    except OSError:  # it has ended
+        return []
 
 
 @contextmanager
@@ -194,8 +199,9 @@ def scheduled(cluster: LocalCluster, folder: Path, **settings: Any) -> Iterator[
         with cluster.connect() as connection:
             yield Jobs(connection, folder, scheduler)
     finally:
+        # In good order: the next one need not wait until its lease is over.
         if scheduler.process and scheduler.process.poll() is None:
-            scheduler.kill()
+            scheduler.stop()
         _end_runs(scheduler.data_dir)
 
 

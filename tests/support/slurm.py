@@ -56,6 +56,8 @@ DefMemPerNode=500
 GresTypes=gpu
 ReturnToService=2
 SlurmdTimeout=5
+# How long it waits for a node that is gone, twice, before it asks whether others are.
+MessageTimeout=4
 KillWait=2
 MinJobAge=300
 PropagateResourceLimits=NONE

@@ -65,5 +65,6 @@ def with_strike(record: NodeRecord, strike: Strike, settings: StrikeSettings) ->
         counts[known.failure] = counts.get(known.failure, 0) + 1
     told = ", ".join(f"{count}× {failure}" for failure, count in sorted(counts.items()))
     hours = settings.window_seconds / 3600
-    because = f"{len(record.strikes)} failures within {hours:g} h ({told}); the last one: {strike.sentence}"
+    failures = "1 failure" if len(record.strikes) == 1 else f"{len(record.strikes)} failures"
+    because = f"{failures} within {hours:g} h ({told}); the last one: {strike.sentence}"
     return replace(record, cordoned_because=because, cordoned_unix_ms=strike.unix_ms)
