@@ -209,8 +209,8 @@ class Ledger:
         for _ in range(_MAX_TRIES):
             stored = self._get(keys.node(name), NodeRecord)
             if stored is None:
-                raise NotFoundError(f'the scheduler knows no node "{name}"', node=name)
-            cleared = replace(stored.value, strikes=(), cordoned_because="", cordoned_unix_ms=0)
+                raise NotFoundError(f'the scheduler knows no node "{name}": `sdrs job nodes` shows them', node=name)
+            cleared = replace(stored.value, strikes=(), cordoned_because="", cordoned_unix_ms=0, is_told=False)
             if self.change({stored.key: stored.revision}, {stored.key: cleared}) is not None:
                 return
         raise UnavailableError(f'node "{name}" changes all the time: try again')

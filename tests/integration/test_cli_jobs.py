@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from sdrs import Cluster
+from sdrs_scheduler import keys
+from sdrs_scheduler.entries import NodeRecord
 from sdrs_scheduler.jobs.job import Attempt, JobId, JobState, Slot, Verdict, Wish
 from sdrs_scheduler.jobs.spec import Action, FailureClass
+from sdrs_scheduler.jobs.strikes import Strike
 from tests.support.cluster import LocalCluster
 from tests.support.job_program import JobProgram, StandInScheduler
 
@@ -457,3 +460,29 @@ def test_goodput_is_told_by_job_and_in_all(program: JobProgram, scheduler: Stand
     # Of four GPUs.
     assert told["cluster"]["lost_seconds"] == before["cluster"]["lost_seconds"] + 8
     assert "62 %" in program.run("job", "goodput")
+
+
+def test_nodes_are_told_with_their_jobs_and_strikes_and_cleared(
+    program: JobProgram, scheduler: StandInScheduler, tmp_path: Path
+) -> None:
+    made = program.submit(tmp_path, JOB.format(name="on-a-node"))
+    scheduler.change(made["id"], now_ms(), "runs", state=JobState.RUNNING, slots=(Slot("gpu-07", (0, 1)),))
+    strikes = (Strike(now_ms(), FailureClass.GPU, JobId("old-1a2b"), "GPU 3 is bad"),)
+    node = NodeRecord("gpu-07", "slurm", 8, "a100", strikes=strikes, cordoned_because="2 failures", is_told=True)
+    stored = NodeRecord("node-1", "local", 8, strikes=strikes, cordoned_because="lost", is_storage_node=True)
+    scheduler.ledger.change({}, {keys.node("gpu-07"): node, keys.node("node-1"): stored})
+
+    told = {row["id"]: row for row in program.json("job", "nodes")}["gpu-07"]
+    assert (told["name"], told["state"], told["why"]) == ("gpu-07", "cordoned", "2 failures")
+    assert (told["gpus"], told["used_gpus"], told["gpu_type"], told["executor"]) == (8, 2, "a100", "slurm")
+    assert told["jobs"] == [{"id": made["id"], "name": "on-a-node", "state": "running"}]
+    assert [strike["failure"] for strike in told["strikes"]] == ["gpu"]
+    assert made["id"] in program.run("job", "nodes")
+
+    assert "node uncordon node-1" in program.run("job", "nodes", "--clear", "node-1", expect=4)
+    assert "knows no node" in program.run("job", "nodes", "--clear", "gpu-99", expect=1)
+    cleared = program.json("job", "nodes", "--clear", "gpu-07")
+    assert [(row["id"], row["state"], row["strikes"]) for row in cleared] == [("gpu-07", "up", [])]
+    # Should it be cordoned once more, that is told anew.
+    assert not scheduler.ledger.nodes()["gpu-07"].value.is_told
+    scheduler.change(made["id"], now_ms(), "done", state=JobState.SUCCEEDED, slots=())

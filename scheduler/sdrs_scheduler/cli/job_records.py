@@ -29,6 +29,7 @@ def job_record(job: Job) -> Record:
         "wish": job.wish.value,
         "wish_note": job.wish_note,
         "why": job.why,
+        "last_end": job.last_end,
         "user": job.user,
         "tenant": spec.tenant,
         "queue": spec.queue,

@@ -267,7 +267,8 @@ def _situation(job: Job, attempts: Sequence[Attempt], now_unix_ms: int) -> str:
             because = f". Before: {job.last_end}" if job.last_end else ""
         return doing + (f", at step {newest.last_step}" if newest.last_step is not None else "") + because
     if job.state is JobState.HELD:
-        return f"is held, until `sdrs job release {job.id}`{because}"
+        told = because.replace(": held (", " (", 1)
+        return f"is held{told}. It waits for `sdrs job release {job.id}`"
     if job.state in (JobState.SUBMITTED, JobState.QUEUED, JobState.PREEMPTED):
         waited = format_duration((now_unix_ms - _waits_since(job, newest)) / 1000)
         before = f". Before: {job.last_end}" if job.last_end and job.last_end not in job.why else ""

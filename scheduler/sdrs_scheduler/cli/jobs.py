@@ -20,6 +20,7 @@ from sdrs_scheduler.cli.job_names import (
     now_unix_ms,
     warn_if_idle,
 )
+from sdrs_scheduler.cli.job_nodes import nodes
 from sdrs_scheduler.cli.job_orders import cancel, hold, preempt, release, requeue, set_job
 from sdrs_scheduler.cli.job_records import attempt_record, job_record, story_record
 from sdrs_scheduler.cli.job_show import emit_shown
@@ -177,6 +178,6 @@ def why(settings: Settings, job_word: str) -> None:
 # In the order in which they are needed.
 for verb in (
     *(init, submit, list_jobs, show, why, logs, attempts, goodput),
-    *(cancel, hold, release, requeue, preempt, set_job, clone),
+    *(cancel, hold, release, requeue, preempt, set_job, clone, nodes),
 ):
     job.add_command(verb)

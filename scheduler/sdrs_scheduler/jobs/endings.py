@@ -24,7 +24,9 @@ def ended(job: Job, attempt: Attempt, verdict: Verdict, sight: Sight) -> Step:
         job = moved(job, JobState.SUCCEEDED, now, f"attempt {attempt.number} succeeded: {verdict.sentence}")
         return Step(replace(job, wish=Wish.NONE), attempt, (Forget(),))
     if job.wish is Wish.HOLD:
-        sentence = f"held ({job.wish_note}); {verdict.sentence}{_saved(attempt)}"
+        # It was warned for this very reason.
+        told = "" if verdict.failure is FailureClass.PREEMPTED else f"; {verdict.sentence}"
+        sentence = f"held ({job.wish_note}){told}{_saved(attempt)}"
         job = moved(job, JobState.HELD, now, sentence)
         return Step(replace(job, wish=Wish.NONE, last_end=verdict.sentence), attempt, (Forget(),))
     return _after_failure(job, attempt, verdict, now)

@@ -130,7 +130,7 @@ def _carry_out(job: Job, attempt: Attempt | None, sight: Sight) -> Step | None:
                 return None  # it is being killed for another reason
             # A hold is remembered until the end: it decides what comes then.
             kept = job if job.wish is Wish.HOLD else done
-            return warned(kept, attempt, f"because somebody asked for it ({job.wish_note})", sight)
+            return warned(kept, attempt, f"because {job.wish} was asked for ({job.wish_note})", sight)
         case Wish.REQUEUE | Wish.PREEMPT:
             return Step(done, attempt)  # it is leaving already
     return None

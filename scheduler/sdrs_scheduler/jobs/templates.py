@@ -149,7 +149,7 @@ def main():
     ckpts = job.checkpoints() if job else None
     state = {"step": 0, "weights": np.zeros(1000)}
     if job and job.resume_step is not None:
-        state = ckpts.restore(job.resume_step)
+        state = ckpts.restore()
         print(f"goes on from step {state['step']} (attempt {job.attempt})", flush=True)
 
     while state["step"] < STEPS:
@@ -202,7 +202,7 @@ def main():
     ckpts = job.checkpoints() if job else None
     step = 0
     if job and job.resume_step is not None:
-        saved = ckpts.restore(job.resume_step, rank=rank, world_size=world_size)
+        saved = ckpts.restore(rank=rank, world_size=world_size)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         step = saved["step"]
