@@ -13,10 +13,9 @@ import pytest
 
 from sdrs import Cluster
 from sdrs_scheduler import keys
-from sdrs_scheduler.entries import NodeRecord
+from sdrs_scheduler.entries import NodeRecord, Strike
 from sdrs_scheduler.jobs.job import Attempt, JobId, JobState, Slot, Verdict, Wish
 from sdrs_scheduler.jobs.spec import Action, FailureClass
-from sdrs_scheduler.jobs.strikes import Strike
 from tests.support.cluster import LocalCluster
 from tests.support.job_program import JobProgram, StandInScheduler
 
