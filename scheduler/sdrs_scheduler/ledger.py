@@ -19,6 +19,7 @@ from sdrs_core.errors import (
     UnavailableError,
 )
 from sdrs_core.ids import check_name
+from sdrs_proto.limits import MAX_RECORD_BYTES
 from sdrs_scheduler import keys
 from sdrs_scheduler.entries import HistoryClaim, Lease, NodeRecord, Stored, Term, Usage, dump, parse
 from sdrs_scheduler.jobs.job import MAX_STORY_LINES, Attempt, Job, JobId, JobState, Line, Wish
@@ -32,6 +33,8 @@ T = TypeVar("T")
 # How often a change is decided anew because somebody else was faster.
 _MAX_TRIES = 20
 _ID_BYTES = (2, 3, 3, 3)
+# Of a record that has just been made: what will be told of the job has to fit in as well.
+MAX_JOB_BYTES = MAX_RECORD_BYTES // 2
 
 
 class Ledger:
@@ -116,6 +119,11 @@ class Ledger:
             job_id = JobId(f"{spec.name}-{secrets.token_hex(id_bytes)}")
             job = Job(job_id, spec, user, now_unix_ms, state, depends_on=depends_on)
             job = told(job, now_unix_ms, note or f"submitted by {user}")
+            if (size_bytes := len(dump(job))) > MAX_JOB_BYTES:
+                raise InvalidArgumentError(
+                    f'job "{spec.name}" makes a record of {size_bytes} bytes, {MAX_JOB_BYTES} are allowed: put what is '
+                    "long in its command or environment into a file"
+                )
             claim_revision = self._claimable(spec.history, job_id)
             history_key, job_key = keys.history(spec.history), keys.job(job_id)
             put: dict[str, object] = {history_key: HistoryClaim(job_id), job_key: job}

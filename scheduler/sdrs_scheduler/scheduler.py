@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from sdrs_core.errors import InternalError, SdrsError, StaleTermError
+from sdrs_core.errors import InternalError, InvalidArgumentError, SdrsError, StaleTermError
 from sdrs_scheduler import keys
 from sdrs_scheduler.acting import Actor, Means
 from sdrs_scheduler.book import Book, Extra
@@ -99,8 +99,8 @@ class Scheduler:
         for job_id in self._alive:
             try:
                 self._advance(book.jobs[job_id])
-            except InternalError as error:
-                # A defect of ours in one job's life must not stop the others'.
+            except (InternalError, InvalidArgumentError) as error:
+                # A defect of ours in one job's life, or a record that nobody takes, must not stop the others'.
                 log.error("job_stuck", job=job_id, why=error.message)
         self._decide()
         self._desk.nodes.close_struck(means.observer.cordoned, means.observer.cordons_asked)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from sdrs_core.errors import InvalidArgumentError
 from sdrs_core.levels import Level
+from sdrs_scheduler.entries import dump
 from sdrs_scheduler.jobs.job import JobState, Wish
 from sdrs_scheduler.jobs.resume import Check
 from sdrs_scheduler.jobs.spec import (
@@ -529,3 +533,34 @@ def test_jobs_are_read_one_by_one_as_they_change_and_those_that_are_over_never_a
     stage.until(lambda: not stage.ledger.jobs(), "finished jobs to be forgotten")
     stage.tick()
     assert not stage.parts.book.jobs
+
+
+def test_a_job_whose_record_nobody_takes_does_not_stop_the_others() -> None:
+    stage = Stage()
+    bad, good = stage.running(spec("bad")), stage.running(spec("good"))
+
+    def refuse(compare: Mapping[str, int], put: Mapping[str, bytes]) -> None:
+        if f"schedule/job/{bad}" in put:
+            raise InvalidArgumentError("the record is too large")
+
+    stage.records.before_change = refuse
+    stage.end(bad, code=0)
+    stage.end(good, code=0)
+    stage.reach(good, JobState.SUCCEEDED)
+
+
+def test_what_is_told_of_a_job_stays_within_a_record_however_long_other_peoples_words_are() -> None:
+    stage = Stage()
+    with pytest.raises(InvalidArgumentError, match="bytes, 131072 are allowed"):
+        stage.submit(spec("too-long", environment={"X": "x" * (128 << 10)}))
+    stage.storage.save("llm", 1)
+    for step in range(2, 5):
+        stage.storage.save("llm", step)
+        stage.storage.checks[step] = Check(False, "very " * 10_000 + "bad")
+    job_id = stage.running(spec(retry=Retry(max=50, no_progress_limit=0, backoff=Backoff(0.1, 0.1))))
+    for attempt in range(2, 20):
+        stage.end(job_id, code=1)
+        stage.until(lambda: stage.is_in(job_id, JobState.RUNNING) and stage.job(job_id).attempt >= attempt, "again")  # noqa: B023
+    assert len(dump(stage.job(job_id))) < 128 << 10
+    assert all(len(dump(attempt)) < 16 << 10 for attempt in stage.attempts(job_id))
+    assert "step 4 is damaged: very very" in stage.attempts(job_id)[0].resume_note

@@ -9,12 +9,13 @@ from sdrs_scheduler.jobs.classify import exit_signal
 from sdrs_scheduler.jobs.job import Attempt, Job, JobState, Verdict, Wish
 from sdrs_scheduler.jobs.sight import Forget, Sight, Step
 from sdrs_scheduler.jobs.spec import Action, FailureClass
-from sdrs_scheduler.jobs.transitions import moved
+from sdrs_scheduler.jobs.transitions import clipped, moved
 
 
 def ended(job: Job, attempt: Attempt, verdict: Verdict, sight: Sight) -> Step:
     """The attempt is over: its record is closed, and the job moves on by ``verdict``."""
     now = sight.now_unix_ms
+    verdict = replace(verdict, sentence=clipped(verdict.sentence))
     attempt = _closed(attempt, verdict, sight)
     job = replace(job, ran_ms=job.ran_ms + max(0, attempt.ended_unix_ms - (attempt.started_unix_ms or now)))
     if job.wish is Wish.CANCEL:

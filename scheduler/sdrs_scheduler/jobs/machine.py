@@ -17,7 +17,7 @@ from sdrs_scheduler.jobs.job import Attempt, Job, JobState, Slot, Verdict, Wish
 from sdrs_scheduler.jobs.resume import FROM_THE_BEGINNING, Generation
 from sdrs_scheduler.jobs.sight import Begin, DumpStacks, Gather, Instruction, Kill, Resolve, Sight, Step, Warn
 from sdrs_scheduler.jobs.spec import Action, FailureClass
-from sdrs_scheduler.jobs.transitions import moved, told
+from sdrs_scheduler.jobs.transitions import clipped, moved, told
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def _scheduled(job: Job, attempt: Attempt, sight: Sight, settings: MachineSettin
     attempt = replace(
         attempt,
         resume_step=resumption.step,
-        resume_note=resumption.note,
+        resume_note=clipped(resumption.note),
         fresh_after_unix_ms=resumption.newest_unix_ms,
         started_unix_ms=now,
         home=sight.home,

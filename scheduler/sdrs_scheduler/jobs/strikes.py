@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from sdrs_scheduler.entries import NodeRecord, Strike
 from sdrs_scheduler.jobs.spec import FailureClass
 
+# A record has a limit.
+_MAX_STRIKES = 50
+
 
 def _weights() -> Mapping[FailureClass, float]:
     # A GPU that broke breaks again; a worker that was killed may have been killed by anybody.
@@ -57,7 +60,7 @@ def with_strike(record: NodeRecord, strike: Strike, settings: StrikeSettings) ->
     record = fresh(record, strike.unix_ms, settings)
     if strike.failure is FailureClass.NODE_LOST and _is_same_outage(record, strike, settings):
         return record
-    record = replace(record, strikes=(*record.strikes, strike))
+    record = replace(record, strikes=(*record.strikes, strike)[-_MAX_STRIKES:])
     if record.cordoned_because or weight_of(record, settings) < settings.limit:
         return record
     counts: dict[FailureClass, int] = {}

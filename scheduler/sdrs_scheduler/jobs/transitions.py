@@ -10,6 +10,8 @@ from sdrs_scheduler.jobs.job import MAX_STORY_LINES, Job, JobState, Line
 
 _S = JobState
 
+MAX_SENTENCE_CHARACTERS = 1000
+
 NEXT: Mapping[JobState, frozenset[JobState]] = {
     _S.SUBMITTED: frozenset({_S.QUEUED, _S.HELD, _S.CANCELLED}),
     _S.QUEUED: frozenset({_S.SCHEDULED, _S.HELD, _S.CANCELLED}),
@@ -26,6 +28,11 @@ NEXT: Mapping[JobState, frozenset[JobState]] = {
 }
 
 
+def clipped(sentence: str) -> str:
+    """Other people's words are in it, and a record has a limit: beyond it, it could never be changed again."""
+    return sentence if len(sentence) <= MAX_SENTENCE_CHARACTERS else f"{sentence[: MAX_SENTENCE_CHARACTERS - 3]}..."
+
+
 def with_before(sentence: str, before: str) -> str:
     """What is, then what had happened."""
     return f"{sentence.rstrip('.')}. Before: {before}" if before else sentence
@@ -33,6 +40,7 @@ def with_before(sentence: str, before: str) -> str:
 
 def told(job: Job, now_unix_ms: int, sentence: str, before: str = "") -> Job:
     """``job`` with one more line of its story, which is also why it is as it is; there before what was ``before``."""
+    sentence = clipped(sentence)
     story = (*job.story, Line(now_unix_ms, sentence))[-MAX_STORY_LINES:]
     return replace(job, why=with_before(sentence, before), story=story)
 
