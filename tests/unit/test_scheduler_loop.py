@@ -94,7 +94,7 @@ def test_budgets_end_in_failure_and_count_anew_after_progress() -> None:
     stage.end(job_id, code=1)
     job = stage.reach(job_id, JobState.FAILED)
     assert job.attempt == 3
-    assert "its 1 retries are spent" in job.why
+    assert "its only retry is spent" in job.why
 
 
 def test_a_crash_loop_without_progress_ends() -> None:

@@ -46,7 +46,8 @@ def charge(job: Job, verdict: Verdict) -> Charge:
         return Charge(True, False, spent, no_progress_count, delay_seconds, "no retry charged")
     used, allowed, whose = _account(retry, failure, spent)
     if used > allowed:
-        because = f"its {allowed} retries{whose} are spent" if allowed else f"it has no retries{whose}"
+        are = "its only retry{} is spent" if allowed == 1 else f"its {allowed} retries{{}} are spent"
+        because = are.format(whose) if allowed else f"it has no retries{whose}"
         return Charge(False, True, spent, no_progress_count, 0.0, because)
     delay_seconds = backoff_seconds(retry.backoff, max(no_progress_count, sum(spent.values())))
     return Charge(True, True, spent, no_progress_count, delay_seconds, f"retry {used} of {allowed}{whose}")
