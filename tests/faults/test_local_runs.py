@@ -282,6 +282,7 @@ def test_a_machine_that_goes_down_ends_runs_politely(bench: Bench) -> None:
     facts = bench.ended(run)
     assert facts.exits == {"n1": Exit(code=8)}
     assert "SIGTERM" in facts.detail
+    assert facts.preempted, "it is not the run's fault, and costs it nothing"
     assert "bye" in bench.log(run)
 
 

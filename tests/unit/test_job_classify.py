@@ -37,6 +37,7 @@ def ended(code: int | None = None, signal: int | None = None, **fields: object) 
         (ended(signal=9, lost_nodes={"n1": "down"}), C.NODE_LOST),
         (Evidence(is_traceless=True), C.NODE_LOST),
         (Evidence(detail="its shepherd was killed"), C.KILLED),
+        (ended(signal=15, preempted_by_executor=True, detail="the machine goes down"), C.PREEMPTED),
         (ended(1, bad_gpus={"n1": {3: "Xid 79"}}), C.GPU),
         (ended(1, log_tail="CUDA error: uncorrectable ECC error encountered"), C.GPU),
         (Evidence(exits={"n1": Exit(signal=9, out_of_memory=True)}), C.OUT_OF_MEMORY),

@@ -179,7 +179,8 @@ def _exit_code(evidence: Evidence) -> Verdict | None:
 
 def _preempted(evidence: Evidence) -> Verdict | None:
     if evidence.preempted_by_executor:
-        return Verdict(FailureClass.PREEMPTED, f"{_how(evidence)}: its executor took the nodes away", Action.REQUEUE)
+        because = evidence.detail or "its executor took the nodes away"
+        return Verdict(FailureClass.PREEMPTED, f"{_how(evidence)}: {because}", Action.REQUEUE)
     code = evidence.failed[1].code if evidence.failed else None
     # One that was warned leaves by itself, with 75 or however it likes; a word of its own that says more counts more.
     if not evidence.warned_because or (code in _BY_EXIT_CODE and code != EXIT_REQUEUE):

@@ -38,6 +38,7 @@ def facts_of(folder: RunFolder, log_folder: Path) -> RunFacts:
             nodes,
             log_files,
             ended["detail"],
+            preempted=bool(ended.get("is_stopped")),
         )
     if begun is not None:
         exits = folder.read(files.EXITS)

@@ -220,7 +220,9 @@ class Shepherd:
             self._notes.insert(0, "killed by the scheduler")
         elif self._is_stopped:
             self._notes.insert(0, "ended because its shepherd got SIGTERM: the machine goes down, or somebody sent it")
-        write_end(self._folder, {**self._exits_record(), "at_ms": now_ms(), "detail": "; ".join(self._notes)})
+        record = {**self._exits_record(), "at_ms": now_ms(), "detail": "; ".join(self._notes)}
+        # Nobody asked for the run's end: its machine was taken away, which is no fault of its own.
+        write_end(self._folder, {**record, "is_stopped": self._is_stopped and not self._is_killed})
 
 
 def write_end(folder: RunFolder, record: Mapping[str, Any]) -> None:
