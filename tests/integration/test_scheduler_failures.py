@@ -64,11 +64,17 @@ FAILS_FIRST = "import os, sys; sys.exit(93 if os.environ['SDRS_ATTEMPT'] == '1' 
 
 
 @pytest.fixture(scope="module")
-def jobs(shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+def all_jobs(shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     # One broken GPU is enough.
     settings = {**IMPATIENT, "strikes": {"limit": 1.5}}
     with scheduled(shared_cluster, tmp_path_factory.mktemp("scheduler"), **settings) as jobs:
         yield jobs
+
+
+@pytest.fixture
+def jobs(all_jobs: Jobs) -> Iterator[Jobs]:
+    yield all_jobs
+    all_jobs.end_all()
 
 
 def verdicts(jobs: Jobs, job_id: str) -> list[Verdict]:

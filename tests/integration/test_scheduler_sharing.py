@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sdrs_scheduler.jobs.job import JobState, Wish
+from sdrs_scheduler.jobs.job import JobState
 from sdrs_scheduler.jobs.spec import CheckpointWish, FailureClass, Launch, Resources
 from sdrs_scheduler.policy.view import Queue
 from tests.support.cluster import LocalCluster
@@ -26,9 +26,15 @@ BRIEF = "import time; time.sleep(0.5)"
 
 
 @pytest.fixture(scope="module")
-def jobs(shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+def all_jobs(shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     with scheduled(shared_cluster, tmp_path_factory.mktemp("scheduler"), **IMPATIENT) as jobs:
         yield jobs
+
+
+@pytest.fixture
+def jobs(all_jobs: Jobs) -> Iterator[Jobs]:
+    yield all_jobs
+    all_jobs.end_all()
 
 
 def test_a_preempted_job_that_never_saves_is_killed_after_its_grace_and_restarted_for_free(jobs: Jobs) -> None:
@@ -72,10 +78,6 @@ def test_idle_capacity_is_lent_and_taken_back_from_the_borrower_who_saves_first(
     assert (first.verdict.failure, first.verdict.charged) == (FailureClass.PREEMPTED, False)
     assert owner in first.verdict.sentence
     assert second.resume_step == first.durable_step is not None
-    for job_id in borrowers:
-        jobs.ledger.wish(job_id, Wish.CANCEL, "ann")
-    for job_id in borrowers:
-        jobs.reach(job_id, JobState.CANCELLED)
 
 
 def test_gangs_that_each_need_everything_run_one_after_the_other_and_none_starves(jobs: Jobs) -> None:

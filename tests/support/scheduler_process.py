@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from typing import Any
 import psutil
 
 import sdrs
-from sdrs_scheduler.jobs.job import Attempt, Job, JobState
+from sdrs_core.errors import RefusedError
+from sdrs_scheduler.jobs.job import Attempt, Job, JobState, Wish
 from sdrs_scheduler.jobs.spec import Backoff, JobSpec, Resources, Retry
 from sdrs_scheduler.ledger import Ledger
 from tests.support.cluster import LocalCluster
@@ -156,6 +157,15 @@ class Jobs:
 
         wait_for(there, f"{job_id} to be {states}: {self.told(job_id)}", PATIENCE_SECONDS)
         return self.job(job_id)
+
+    def end_all(self) -> None:
+        """Whoever is still there would be in the way of the next test."""
+        left = [stored.value.id for stored in self.ledger.jobs() if not stored.value.state.is_over]
+        for job_id in left:
+            with suppress(RefusedError):  # it has just ended by itself
+                self.ledger.wish(job_id, Wish.CANCEL, "the test is over")
+        for job_id in left:
+            self.reach(job_id, JobState.CANCELLED, JobState.SUCCEEDED, JobState.FAILED)
 
     def told(self, job_id: str) -> str:
         return f"see {self.scheduler.log_path}"
