@@ -107,6 +107,8 @@ class Actor:
             elif what == "launch" and isinstance(error, InvalidArgumentError | StaleAttemptError):
                 self._means.observer.launch_errors[run] = error.message
             elif isinstance(error, SdrsError):
+                if what == "launch":
+                    self._means.observer.launch_problems[run] = error.message
                 log.warning("not_done", what=what, run=run, why=error.message)
             else:
                 log.error("not_done", what=what, run=run, exc_info=error)

@@ -78,6 +78,8 @@ class Observer:
         self.cordons_asked = float("-inf")
         self.generations: dict[str, tuple[Generation, ...]] = {}
         self.launch_errors: dict[str, str] = {}
+        # What passes, perhaps: it is tried again.
+        self.launch_problems: dict[str, str] = {}
         # By job, the save that was the newest: whether it is as durable as the job wants.
         self._durable: dict[str, tuple[str, bool]] = {}
         self._facts: dict[str, RunFacts] = {}
@@ -121,6 +123,7 @@ class Observer:
         newest = max(self.generations.get(job.id, ()), key=lambda found: found.committed_unix_ms, default=None)
         return Sight(
             now_ms,
+            launch_problem=self.launch_problems.get(run, ""),
             home=self._executors[attempt.executor].home if attempt.executor in self._executors else "",
             run=None if self._errands.is_busy(f"run:{run}") else self._facts.get(run),
             evidence=self._evidence.get(run),
@@ -143,7 +146,15 @@ class Observer:
     def drop(self, job: Job, attempt: Attempt) -> None:
         """The run is over and on record."""
         run = attempt.run
-        for known in (self._facts, self._pulses, self._evidence, self.launch_errors, self._acted, self._ended):
+        for known in (
+            self._facts,
+            self._pulses,
+            self._evidence,
+            self.launch_errors,
+            self.launch_problems,
+            self._acted,
+            self._ended,
+        ):
             known.pop(run, None)
         self.generations.pop(job.id, None)
         self._durable.pop(job.id, None)

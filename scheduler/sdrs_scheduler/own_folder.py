@@ -27,8 +27,11 @@ class OwnFolder:
 
     def announce(self, facts: Mapping[str, object]) -> None:
         part = self.path / "run.json.new"
-        part.write_text(json.dumps({"pid": os.getpid(), **facts}, indent=2), encoding="utf-8")
-        part.replace(self.path / "run.json")
+        try:
+            part.write_text(json.dumps({"pid": os.getpid(), **facts}, indent=2), encoding="utf-8")
+            part.replace(self.path / "run.json")
+        except OSError as error:
+            raise RefusedError(f"data_dir {self.path} takes no files: {error}: look at its disk and rights") from error
 
     def close(self) -> None:
         (self.path / "run.json").unlink(missing_ok=True)

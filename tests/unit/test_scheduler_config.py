@@ -89,3 +89,11 @@ def test_metrics_tell_jobs_by_state_goodput_and_recoveries() -> None:
         "sdrs_gpus_taken 1.0",
     ):
         assert line in text
+
+
+def test_a_data_dir_that_takes_no_files_is_refused_in_words(tmp_path: Path) -> None:
+    folder = OwnFolder(tmp_path)
+    (tmp_path / "run.json.new").mkdir()
+    with pytest.raises(RefusedError, match="takes no files"):
+        folder.announce({"ready": True})
+    folder.close()

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from sdrs_core.errors import InvalidArgumentError
+from sdrs_core.errors import InvalidArgumentError, UnavailableError
 from sdrs_core.levels import Level
 from sdrs_scheduler.entries import dump
+from sdrs_scheduler.executors.executor import LaunchOrder
 from sdrs_scheduler.jobs.job import JobState, Wish
 from sdrs_scheduler.jobs.resume import Check
 from sdrs_scheduler.jobs.spec import (
@@ -23,6 +24,7 @@ from sdrs_scheduler.jobs.spec import (
     Retry,
 )
 from sdrs_scheduler.policy.view import Queue
+from tests.support.memory_executor import MemoryExecutor
 from tests.support.scheduling import Stage, spec
 
 
@@ -431,8 +433,6 @@ def test_a_time_limit_ends_the_job_for_good() -> None:
 
 
 def test_what_can_never_start_is_not_tried_for_ever() -> None:
-    from sdrs_core.errors import InvalidArgumentError
-
     stage = Stage()
 
     def refuse(order: object) -> None:
@@ -564,3 +564,19 @@ def test_what_is_told_of_a_job_stays_within_a_record_however_long_other_peoples_
     assert len(dump(stage.job(job_id))) < 128 << 10
     assert all(len(dump(attempt)) < 16 << 10 for attempt in stage.attempts(job_id))
     assert "step 4 is damaged: very very" in stage.attempts(job_id)[0].resume_note
+
+
+def test_why_it_does_not_start_yet_is_told() -> None:
+    stage = Stage()
+    launch = MemoryExecutor.launch
+
+    def full(executor: MemoryExecutor, order: LaunchOrder) -> None:
+        raise UnavailableError("its folder takes no files: free its disk")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryExecutor, "launch", full)
+        job_id = stage.submit()
+        stage.until(lambda: "takes no files: free its disk" in stage.job(job_id).why, "the reason")
+        assert stage.is_in(job_id, JobState.STARTING)
+    assert MemoryExecutor.launch is launch
+    assert "does not start" not in stage.reach(job_id, JobState.RUNNING).why

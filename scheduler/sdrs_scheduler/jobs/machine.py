@@ -186,6 +186,8 @@ def _starting(job: Job, attempt: Attempt, sight: Sight, settings: MachineSetting
         if sight.now_unix_ms - attempt.started_unix_ms > settings.start_seconds * 1000:
             sentence = f"its executor did not take it within {settings.start_seconds:g} s"
             return ended(job, attempt, Verdict(FailureClass.NOT_STARTED, sentence), sight)
+        if sight.launch_problem:
+            job = replace(job, why=clipped(f"attempt {attempt.number} does not start yet: {sight.launch_problem}"))
         return Step(job, attempt, (Begin(),))
     if run.state is RunState.ENDED:
         return _over(job, attempt, sight)

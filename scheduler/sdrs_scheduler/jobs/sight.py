@@ -38,6 +38,8 @@ class Sight:
     down_nodes: Mapping[str, str] = field(default_factory=dict)
     # Of the executor that it is seen through.
     home: str = ""
+    # Why the last try to launch it came to nothing; it is tried again.
+    launch_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
