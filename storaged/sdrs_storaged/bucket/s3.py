@@ -274,14 +274,9 @@ class S3Store(ObjectStore):
 # botocore lets some errors of the layers below it through; ValueErrors are those of ill-formed answers.
 _STORE_ERRORS = (BotoCoreError, ClientError, OSError, ValueError)
 
-_PIECE_BYTES = 256 << 10
-
 
 class _Body:
-    """Bytes as a file, so that they are neither copied nor sent in one piece, which would have one deadline for all.
-
-    Who sends asks for 16 KiB at a time and takes what it is given: more at once spares it most of its turns.
-    """
+    """Bytes as a file, so that they are neither copied nor sent in one piece."""
 
     def __init__(self, data: Buffer) -> None:
         self._view = memoryview(data).cast("B")
@@ -291,7 +286,7 @@ class _Body:
         return len(self._view)
 
     def read(self, size: int | None = -1) -> memoryview:
-        end = len(self._view) if size is None or size < 0 else self._position + max(size, _PIECE_BYTES)
+        end = len(self._view) if size is None or size < 0 else self._position + size
         piece = self._view[self._position : end]
         self._position += len(piece)
         return piece
