@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from sdrs import Cluster
+from sdrs.records import Records
 from sdrs_scheduler import keys
 from sdrs_scheduler.entries import NodeRecord, Strike
 from sdrs_scheduler.jobs.job import Attempt, JobId, JobState, Slot, Verdict, Wish
@@ -318,20 +319,21 @@ def test_waiting_for_a_job_tells_each_state_and_ends_with_it(
 
 
 def test_one_that_was_asked_to_start_again_is_waited_for(
-    program: JobProgram, scheduler: StandInScheduler, tmp_path: Path
+    program: JobProgram, scheduler: StandInScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = program.submit(tmp_path, JOB.format(name="second-chance"))
     scheduler.change(made["id"], now_ms(), "it crashed", state=JobState.FAILED)
     assert program.json("job", "requeue", made["id"])["state"] == "failed"
 
-    def run_it() -> None:
-        time.sleep(0.5)
-        scheduler.change(made["id"], now_ms(), "done", state=JobState.SUCCEEDED, wish=Wish.NONE)
+    wait = Records.wait
 
-    thread = threading.Thread(target=run_it)
-    thread.start()
+    def run_it_and_wait(records: Records, prefix: str, after_revision: int, timeout_seconds: float) -> int:
+        if scheduler.ledger.job(made["id"]).value.state is JobState.FAILED:
+            scheduler.change(made["id"], now_ms(), "done", state=JobState.SUCCEEDED, wish=Wish.NONE)
+        return wait(records, prefix, after_revision, timeout_seconds)
+
+    monkeypatch.setattr(Records, "wait", run_it_and_wait)
     assert program.json("job", "show", made["id"], "-w")["state"] == "succeeded"
-    thread.join()
 
 
 def test_logs_are_read_where_they_lie(program: JobProgram, scheduler: StandInScheduler, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sdrs_core.errors import InvalidArgumentError, NotFoundError
-from sdrs_scheduler.jobs.job_file import parse_documents, parse_job_file, read_job_file
+from sdrs_scheduler.jobs.job_file import parse_documents, read_job_file
 from sdrs_scheduler.jobs.spec import Action, FailureClass, FailurePolicy, JobSpec, Launch, Resume
 from sdrs_scheduler.jobs.yaml_places import MAX_FILE_CHARS
 
@@ -35,7 +35,7 @@ executor: local        # or slurm
 
 
 def parse(text: str) -> list[JobSpec]:
-    return parse_job_file(text, "llm.yaml", NOW_UNIX)
+    return [document.spec for document in parse_documents(text, "llm.yaml", NOW_UNIX)]
 
 
 def one(fields: str) -> JobSpec:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sdrs_scheduler.jobs.job_file import parse_job_file, read_job_file
-from sdrs_scheduler.jobs.spec import Launch
+from sdrs_scheduler.jobs.job_file import parse_documents, read_job_file
+from sdrs_scheduler.jobs.spec import JobSpec, Launch
 from sdrs_scheduler.jobs.templates import TEMPLATES
 from tests.support.job_program import JobProgram
 
@@ -18,10 +18,14 @@ def program() -> JobProgram:
     return JobProgram("sdrs://127.0.0.1:1")  # nobody is asked
 
 
+def parsed(text: str) -> list[JobSpec]:
+    return [document.spec for document in parse_documents(text, "job.yaml", 0.0)]
+
+
 @pytest.mark.parametrize("kind", TEMPLATES)
 def test_every_template_is_a_job_file_and_its_script_compiles(kind: str) -> None:
     template = TEMPLATES[kind]
-    specs = parse_job_file(template.job_text("mine"), f"{kind}.yaml", 0.0)
+    specs = parsed(template.job_text("mine"))
     assert all(spec.name.startswith("mine") for spec in specs)
     assert all("train.py" in str(spec.command) for spec in specs)
     compile(template.script, "train.py", "exec")
@@ -32,7 +36,7 @@ def test_what_a_template_shows_in_comments_is_right_too(kind: str) -> None:
     lines = TEMPLATES[kind].job_text("mine").splitlines()
     shown = [line.replace("# ", "", 1) if _is_field(line) else line for line in lines]
     assert shown != lines or kind == "sweep"
-    assert parse_job_file("\n".join(shown), f"{kind}.yaml", 0.0)
+    assert parsed("\n".join(shown))
 
 
 def _is_field(line: str) -> bool:
@@ -41,7 +45,7 @@ def _is_field(line: str) -> bool:
 
 
 def test_each_is_for_its_launcher() -> None:
-    specs = {kind: parse_job_file(one.job_text("a"), "a.yaml", 0.0) for kind, one in TEMPLATES.items()}
+    specs = {kind: parsed(one.job_text("a")) for kind, one in TEMPLATES.items()}
     assert specs["mpi"][0].launch is Launch.ONCE
     assert "SDRS_HOSTFILE" in specs["mpi"][0].command
     assert specs["torchrun"][0].launch is Launch.PER_NODE
@@ -51,7 +55,7 @@ def test_each_is_for_its_launcher() -> None:
 
 
 def test_the_contract_goes_to_other_nodes_by_the_mpi_command(tmp_path: Path) -> None:
-    (spec,) = parse_job_file(TEMPLATES["mpi"].job_text("a"), "a.yaml", 0.0)
+    (spec,) = parsed(TEMPLATES["mpi"].job_text("a"))
     (tmp_path / "mpirun").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "mpirun").chmod(0o755)
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SDRS_HOSTFILE": "/the/hosts", "SDRS_JOB_ID": "a-1"}

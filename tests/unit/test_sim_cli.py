@@ -117,7 +117,6 @@ def test_jobs_without_gpus_are_told_of(run: Run, trace: Path) -> None:
 
 
 def test_it_draws_a_picture(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     picture = tmp_path / "out.png"
     result = run("--sweep", "level", "--mtbf", "2d", "--plot", str(picture))
     assert result.exit_code == 0, result.output

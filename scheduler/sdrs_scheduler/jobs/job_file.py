@@ -115,12 +115,8 @@ class JobDocument:
         return wrong(self.source, line, path, what)
 
 
-def parse_job_file(text: str, source: str, now_unix: float) -> list[JobSpec]:
-    """The jobs of a file; InvalidArgumentError "FILE:LINE: field.path: what, what to do"."""
-    return [document.spec for document in parse_documents(text, source, now_unix)]
-
-
 def parse_documents(text: str, source: str, now_unix: float) -> list[JobDocument]:
+    """The jobs of a file; InvalidArgumentError "FILE:LINE: field.path: what, what to do"."""
     places = read_documents(text, source)
     if not places:
         raise wrong(source, 1, "", "there is no job in it: see `sdrs job init`")
